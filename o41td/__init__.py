@@ -1,0 +1,102 @@
+"""o41td: training batches out of Parquet, deterministic, resumable at once on any number of ranks.
+
+     training process (one per rank)              loader (one per rank)
+     ┌──────────────────────────────┐   unix      ┌──────────────────────────────┐  socketpairs ┌──────────────┐
+     │ BatchStream (the consumer)   │◄──socket──► │ coordinator: plan, schedule, │◄────────────►│ worker 0..n  │
+     │  gathers rows into batches   │  msgpack    │ slots, leases, status        │   msgpack    │ fetch+decode │
+     │  owns cursor, dropped_rows   │             │ (touches no row bytes)       │              │ into slots   │
+     └──────────────┬───────────────┘             └──────────────┬───────────────┘              └──────┬───────┘
+                    └───────── maps ─────────►  shared-memory arena of equal slots  ◄──────── maps ────┘
+
+Names are loaded when first used, so that the loader's own processes, which import this package too, stay light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from o41td.batch import Batch
+    from o41td.checkpoint import Checkpoint
+    from o41td.config import (
+        BatchStreamConfig,
+        FileSource,
+        ManifestSource,
+        ProjectedField,
+        ShardFile,
+        Shuffle,
+        Stage,
+        StorageConfig,
+    )
+    from o41td.errors import (
+        ChangedDataError,
+        CheckpointError,
+        ConfigError,
+        CoordinatorError,
+        CorruptDataError,
+        DataError,
+        MemoryBoundError,
+        MissingShardError,
+        O41Error,
+        SchemaError,
+        SharedMemoryError,
+        StorageError,
+        StreamClosedError,
+        ValueRefusedError,
+        WorkerCrashError,
+    )
+    from o41td.opening import open_batch_stream, resume_batch_stream
+    from o41td.planning import plan
+    from o41td.rank_info import RankInfo
+    from o41td.stream import BatchStream
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Batch": "o41td.batch",
+    "BatchStream": "o41td.stream",
+    "BatchStreamConfig": "o41td.config",
+    "ChangedDataError": "o41td.errors",
+    "Checkpoint": "o41td.checkpoint",
+    "CheckpointError": "o41td.errors",
+    "ConfigError": "o41td.errors",
+    "CoordinatorError": "o41td.errors",
+    "CorruptDataError": "o41td.errors",
+    "DataError": "o41td.errors",
+    "FileSource": "o41td.config",
+    "ManifestSource": "o41td.config",
+    "MemoryBoundError": "o41td.errors",
+    "MissingShardError": "o41td.errors",
+    "O41Error": "o41td.errors",
+    "ProjectedField": "o41td.config",
+    "RankInfo": "o41td.rank_info",
+    "SchemaError": "o41td.errors",
+    "ShardFile": "o41td.config",
+    "SharedMemoryError": "o41td.errors",
+    "Shuffle": "o41td.config",
+    "Stage": "o41td.config",
+    "StorageConfig": "o41td.config",
+    "StorageError": "o41td.errors",
+    "StreamClosedError": "o41td.errors",
+    "ValueRefusedError": "o41td.errors",
+    "WorkerCrashError": "o41td.errors",
+    "open_batch_stream": "o41td.opening",
+    "plan": "o41td.planning",
+    "resume_batch_stream": "o41td.opening",
+}
+
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604 - the table's keys are strings
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'o41td' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

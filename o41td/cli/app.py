@@ -1,0 +1,143 @@
+"""What can be typed: the commands, their arguments and their help."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from o41td.cli.failure import exit_code_of
+
+__all__ = ["app", "run_app"]
+
+app = typer.Typer(
+    name="o41td",
+    help="Deterministic, instantly resumable training batches out of Parquet.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigPath = Annotated[Path, typer.Argument(help="A stream's config: .toml, .json or .yaml.")]
+Rank = Annotated[int, typer.Option("--rank", help="This training process's number, from 0.")]
+WorldSize = Annotated[int, typer.Option("--world-size", help="How many training processes share the order.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+Debug = Annotated[bool, typer.Option("--debug", help="On an error, print the traceback too.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"o41td {version('o41td')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    _debug: Debug = False,
+) -> None:
+    """Deterministic, instantly resumable training batches out of Parquet."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def run(
+    config: ConfigPath,
+    rank: Rank = 0,
+    world_size: WorldSize = 1,
+    batches: Annotated[
+        int | None, typer.Option("--batches", min=1, help="Stop after this many batches (of this rank).")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Save where the stream stands here, at the end or at Ctrl-C.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on from this checkpoint, which must fit CONFIG.")
+    ] = None,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Stream a config's stages, one after the other, and say how fast it went.
+
+    A finite stage is streamed to its end; an infinite one until --batches or Ctrl-C.
+    """
+    from o41td.cli.run import run_config
+
+    run_config(
+        config,
+        rank=rank,
+        world_size=world_size,
+        num_batches=batches,
+        checkpoint_path=checkpoint,
+        resume_path=resume,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def demo(
+    config: Annotated[Path | None, typer.Argument(help="Your own config; a sample data set if absent.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Where the sample is kept [default: ~/.cache/o41td/demo-1].")
+    ] = None,
+    batches: Annotated[
+        int | None,
+        typer.Option(
+            "--batches", min=2, help="At most this many batches of each stage [own: 500; sample: all]."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Show that a stream stopped in the middle and resumed is the same as one that never stopped."""
+    from o41td.cli.demo import run_demo
+
+    run_demo(config, folder=folder, stage_batches=batches, as_json=as_json)
+
+
+@app.command()
+def status(
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Show the loaders that you have running on this machine, and how they do."""
+    from o41td.cli.status import show_status
+
+    show_status(watch=watch, as_json=as_json)
+
+
+@app.command()
+def plan(
+    config: ConfigPath,
+    rank: Rank = 0,
+    world_size: WorldSize = 1,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Say what a config comes to, without streaming: rows, batches and memory. Only footers are read."""
+    from o41td.cli.plan import show_plan
+
+    show_plan(config, rank=rank, world_size=world_size, as_json=as_json)
+
+
+def run_app(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code.
+
+    Args:
+        arguments: what was typed after `o41td`; None takes `sys.argv`.
+    """
+    typed = sys.argv[1:] if arguments is None else arguments
+    command = typer.main.get_command(app)
+    sys.exit(
+        exit_code_of(lambda: command.main(typed, prog_name="o41td", standalone_mode=False), debug="--debug" in typed)
+    )

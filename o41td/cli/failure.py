@@ -1,0 +1,69 @@
+"""How the command line ends: an exit code, and one paragraph on stderr where something is wrong.
+
+0 done · 1 the stream failed · 2 the arguments or the config are wrong · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from o41td.errors import CheckpointError, ConfigError, O41Error
+
+__all__ = ["Interrupted", "UsageProblem", "exit_code_of"]
+
+
+class Interrupted(Exception):
+    """Ctrl-C, with the line that tells the user where things stand."""
+
+
+class UsageProblem(Exception):
+    """What was typed makes no sense; the message says what does."""
+
+
+def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
+    """Run `action` and return the exit code, having explained a failure on stderr.
+
+    Args:
+        action: the command; an integer it returns is its exit code.
+        debug: print the traceback before the paragraph.
+    """
+    try:
+        result = action()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has left (`o41td status | head`). Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (Interrupted, KeyboardInterrupt) as interruption:
+        return _explained(str(interruption) or "Interrupted.", 130)
+    except Exception as error:  # noqa: BLE001 - the outermost frame: everything becomes a sentence and a code
+        if debug:
+            traceback.print_exc()
+        return _explained(*_sentence_and_code(error))
+    if result == 130:  # typer makes this of a KeyboardInterrupt
+        return _explained("Interrupted.", 130)
+    return result if isinstance(result, int) else 0
+
+
+def _sentence_and_code(error: Exception) -> tuple[str, int]:
+    if isinstance(error, UsageProblem | ConfigError | CheckpointError):
+        return f"o41td: {error}", 2
+    if isinstance(error, O41Error):
+        return f"o41td: {error}", 1
+    if hasattr(error, "format_message"):  # typer's and click's own errors; newer typers vendor click
+        return f"o41td: {error.format_message().rstrip('.')}. See `{_command_of(error)} --help`.", 2
+    name = type(error).__name__
+    return f"o41td: this is a bug in o41td: {name}: {error}. Run again with --debug for the traceback.", 1
+
+
+def _command_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return getattr(context, "command_path", None) or "o41td"
+
+
+def _explained(sentence: str, code: int) -> int:
+    print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - this is the command line's voice
+    return code

@@ -1,0 +1,88 @@
+"""Reads a config file into a plain document. The parsers are imported when they are needed."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from o41td.errors import ConfigError
+
+__all__ = ["read_document"]
+
+
+def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads a `.json`, `.toml`, `.yaml` or `.yml` file.
+
+    Args:
+        path: The file; its suffix says what it holds.
+
+    Returns:
+        The document.
+
+    Raises:
+        ConfigError: There is no such file, its suffix is unknown, or it cannot be parsed.
+    """
+    file = Path(path)
+    parse = _PARSERS.get(file.suffix.lower())
+    if parse is None:
+        raise ConfigError(
+            f"the config file's suffix {file.suffix!r} is unknown",
+            where=str(file),
+            advice=f"Name it with one of {', '.join(_PARSERS)}",
+        )
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"the config file cannot be read: {reason}", where=str(file)) from None
+    except UnicodeDecodeError:
+        raise ConfigError("the config file is not UTF-8 text", where=str(file)) from None
+    try:
+        document = parse(text)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"the config file cannot be parsed: {reason}", where=str(file)) from None
+    if not isinstance(document, dict):
+        raise ConfigError("the config file does not hold a table of keys", where=str(file))
+    return document
+
+
+def _parse_json(text: str) -> Any:
+    """JSON in which a key may not stand twice."""
+    return json.loads(text, object_pairs_hook=_unrepeated)
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict of an object's pairs."""
+    document: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in document:
+            raise ValueError(f"key {key!r} stands twice in one object")
+        document[key] = value
+    return document
+
+
+def _parse_toml(text: str) -> Any:
+    """TOML; its own errors are ValueErrors that name the line."""
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+def _parse_yaml(text: str) -> Any:
+    """YAML without tags that build objects."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    ".json": _parse_json,
+    ".toml": _parse_toml,
+    ".yaml": _parse_yaml,
+    ".yml": _parse_yaml,
+}

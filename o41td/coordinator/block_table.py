@@ -1,0 +1,139 @@
+"""The block table: every block that some rank still needs, its state, and the slot that holds it.
+
+Handles are small integers, used again once a block is dropped, so `arena_bases` stays a small array through which a batch's
+(handle, row) pairs become arena rows in one vectorised look-up.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from o41td.coordinator.blocks import PlannedBlock
+from o41td.coordinator.events import BlockKey, PlannedBatch
+
+__all__ = ["Block", "BlockState", "BlockTable", "InvalidTransition"]
+
+
+class InvalidTransition(AssertionError):
+    """An event that cannot happen in a block's state: a bug, told with the block's story."""
+
+
+class BlockState(enum.Enum):
+    """Where a block stands."""
+
+    WAITING = "waiting"
+    ISSUED = "issued"
+    DECODED = "decoded"
+    REFUSED = "refused"
+    ORPHANED = "orphaned"  # issued, but nobody needs it any more; its slot is free once the worker is done with it
+    DROPPED = "dropped"
+
+
+_TRANSITIONS: dict[tuple[BlockState, str], BlockState] = {
+    (BlockState.WAITING, "issue"): BlockState.ISSUED,
+    (BlockState.WAITING, "drop"): BlockState.DROPPED,
+    (BlockState.WAITING, "refuse"): BlockState.REFUSED,
+    (BlockState.ISSUED, "decoded"): BlockState.DECODED,
+    (BlockState.ISSUED, "refuse"): BlockState.REFUSED,
+    (BlockState.ISSUED, "worker lost"): BlockState.WAITING,
+    (BlockState.ISSUED, "drop"): BlockState.ORPHANED,
+    (BlockState.ORPHANED, "claim"): BlockState.ISSUED,
+    (BlockState.ORPHANED, "decoded"): BlockState.DROPPED,
+    (BlockState.ORPHANED, "refuse"): BlockState.DROPPED,
+    (BlockState.ORPHANED, "worker lost"): BlockState.DROPPED,
+    (BlockState.DECODED, "evict"): BlockState.WAITING,
+    (BlockState.DECODED, "drop"): BlockState.DROPPED,
+    (BlockState.REFUSED, "drop"): BlockState.DROPPED,
+}
+
+
+@dataclass(slots=True)
+class Block:
+    """One block's entry. `waiters` are planned batches that count it as missing; `uses` counts planned, ungathered ones."""
+
+    handle: int
+    key: BlockKey
+    planned: PlannedBlock
+    state: BlockState = BlockState.WAITING
+    slot: int | None = None
+    worker: int | None = None
+    kills: int = 0
+    claims: int = 0
+    first_need: int = 0
+    waiters: list[PlannedBatch] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+    story: deque[str] = field(default_factory=lambda: deque(maxlen=12))
+
+    def move(self, event: str) -> None:
+        """Makes the transition that `event` means here.
+
+        Raises:
+            InvalidTransition: The event is impossible in this state.
+        """
+        target = _TRANSITIONS.get((self.state, event))
+        if target is None:
+            raise InvalidTransition(
+                f"block {self.handle} {self.key}: {event!r} while {self.state.value}; before: {list(self.story)}"
+            )
+        self.story.append(f"{self.state.value} -{event}-> {target.value} (slot {self.slot}, worker {self.worker})")
+        self.state = target
+
+
+class BlockTable:
+    """All blocks by handle and by key."""
+
+    def __init__(self, block_rows: int) -> None:
+        """`block_rows` is the number of arena rows of a slot."""
+        self._block_rows = block_rows
+        self._blocks: dict[int, Block] = {}
+        self._by_key: dict[BlockKey, Block] = {}
+        self._free_handles: list[int] = []
+        self.arena_bases: NDArray[np.int64] = np.full(64, -1, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self._blocks.values())
+
+    def __getitem__(self, handle: int) -> Block:
+        return self._blocks[handle]
+
+    def claim(self, key: BlockKey, planned: PlannedBlock) -> int:
+        """Returns the handle of the block, which stays valid until every claim is released."""
+        block = self._by_key.get(key)
+        if block is None:
+            handle = self._free_handles.pop() if self._free_handles else len(self._blocks)
+            if handle >= len(self.arena_bases):
+                self.arena_bases = np.concatenate([self.arena_bases, np.full(len(self.arena_bases), -1, np.int64)])
+            block = Block(handle=handle, key=key, planned=planned)
+            self._blocks[handle] = self._by_key[key] = block
+        elif block.state is BlockState.ORPHANED:
+            block.move("claim")
+        block.claims += 1
+        return block.handle
+
+    def hold(self, block: Block, slot: int) -> None:
+        """Notes that `slot` is this block's."""
+        block.slot = slot
+        self.arena_bases[block.handle] = slot * self._block_rows
+
+    def vacate(self, block: Block) -> int:
+        """Returns the slot that the block no longer holds."""
+        assert block.slot is not None, f"block {block.handle} holds no slot; before: {list(block.story)}"
+        slot, block.slot = block.slot, None
+        self.arena_bases[block.handle] = -1
+        return slot
+
+    def remove(self, block: Block) -> None:
+        """Forgets a dropped block; its handle will name another."""
+        assert block.state is BlockState.DROPPED and block.slot is None, f"{block.key}: {list(block.story)}"
+        del self._blocks[block.handle], self._by_key[block.key]
+        self._free_handles.append(block.handle)

@@ -1,0 +1,213 @@
+"""What the coordinator's state machine is told (events, past tense) and what it asks for (instructions, imperative)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from o41td.coordinator.blocks import PlannedBlock
+
+__all__ = [
+    "BatchPlan",
+    "BatchesWereGathered",
+    "BlockKey",
+    "BlockWasDecoded",
+    "BlockWasRefused",
+    "DecodeInto",
+    "Event",
+    "Instruction",
+    "KillWorker",
+    "PlannedBatch",
+    "RankAttached",
+    "RankLeft",
+    "SendBatches",
+    "SendEnd",
+    "SendFailure",
+    "StartWorker",
+    "TimePassed",
+    "WorkerBecameReady",
+    "WorkerExited",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKey:
+    """Names a block for as long as a loader lives: `lane` is -1 for a resident block, which belongs to no lane."""
+
+    stage: int
+    source: int
+    lane: int
+    x_start: int
+
+
+@dataclass(slots=True, eq=False)
+class PlannedBatch:
+    """One batch of one rank: which row of which block each of its rows is.
+
+    `handles` and `rows` are int64 [num_rows]: the block's handle in the block table, and the row within it. `blocks` are the
+    distinct handles. Once the batch is gathered, this rank has no more need of the blocks in `closes`. `missing` counts the
+    distinct blocks that are not decoded.
+    """
+
+    number: int
+    digest: int
+    handles: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    blocks: tuple[int, ...]
+    closes: tuple[int, ...]
+    missing: int = 0
+    ordinal: int = 0
+
+
+class BatchPlan(Protocol):
+    """A rank's batches from a place on. Pure; it allots and claims block handles through the state's block table."""
+
+    stage: int
+
+    def next_batches(self) -> Sequence[PlannedBatch]:
+        """Returns some more batches, in order; none when the stage is over for this rank."""
+
+    def dropped_rows(self) -> int:
+        """Returns this rank's share of the rows that the end of the stage leaves out."""
+
+    def open_handles(self) -> Sequence[int]:
+        """Returns the claims that no batch handed out closes; once the plan is given up, they must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankAttached:
+    """A rank wants the batches of `plan`; a later one of the same rank replaces an earlier one."""
+
+    rank: int
+    generation: int
+    plan: BatchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RankLeft:
+    """A rank is gone."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesWereGathered:
+    """The rank has copied the first `count` batches of this generation out of the arena."""
+
+    rank: int
+    generation: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBecameReady:
+    """A worker takes orders."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """A worker is dead and reaped: nothing of it can touch a slot any more. `cause` is for people."""
+
+    worker: int
+    cause: str
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWasDecoded:
+    """A slot holds a block."""
+
+    worker: int
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWasRefused:
+    """A block cannot be decoded, for a reason that lies in the data."""
+
+    worker: int
+    handle: int
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The monotonic clock stands at `now_s`."""
+
+    now_s: float
+
+
+Event = (
+    RankAttached
+    | RankLeft
+    | BatchesWereGathered
+    | WorkerBecameReady
+    | WorkerExited
+    | BlockWasDecoded
+    | BlockWasRefused
+    | TimePassed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeInto:
+    """Have a worker decode a block into a slot."""
+
+    worker: int
+    handle: int
+    slot: int
+    key: BlockKey
+    block: PlannedBlock
+
+
+@dataclass(frozen=True, slots=True)
+class SendBatches:
+    """Tell a rank of batches that are all in the arena; `arena_rows[i]` is int64 [num_rows] of batch i."""
+
+    rank: int
+    generation: int
+    stage: int
+    batches: tuple[PlannedBatch, ...]
+    arena_rows: tuple[NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendEnd:
+    """Tell a rank that its stage is over."""
+
+    rank: int
+    generation: int
+    dropped_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailure:
+    """Tell a rank that the batch behind those sent cannot be had."""
+
+    rank: int
+    generation: int
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start a worker in the place of one that is gone."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """Kill a worker that holds a lease for too long; `WorkerExited` follows."""
+
+    worker: int
+    cause: str
+
+
+Instruction = DecodeInto | SendBatches | SendEnd | SendFailure | StartWorker | KillWorker

@@ -1,0 +1,613 @@
+"""The coordinator's shell: one thread, one selector, sockets and processes on one side, the state machine on the other.
+
+Phases: reading (the owner's request, then footers), serving. The owner's socket closing ends everything in any phase. A
+waiting list per peer means that no peer can make the coordinator wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from o41td.coordinator.block_table import Block, BlockTable
+from o41td.coordinator.events import (
+    BatchesWereGathered,
+    BlockWasDecoded,
+    BlockWasRefused,
+    DecodeInto,
+    Event,
+    KillWorker,
+    RankAttached,
+    SendBatches,
+    SendEnd,
+    SendFailure,
+    StartWorker,
+    TimePassed,
+    WorkerBecameReady,
+    WorkerExited,
+)
+from o41td.coordinator.opening import IndexReading
+from o41td.coordinator.rank_plan import RankPlan
+from o41td.coordinator.sizing import LoaderSize, order_of, size_loader
+from o41td.coordinator.state import LoaderState
+from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
+from o41td.errors import CoordinatorError, CorruptDataError, O41Error, WorkerCrashError, error_from_record, error_to_record
+from o41td.host_memory import default_memory_limit_bytes
+from o41td.index import SourceIndex
+from o41td.job import StreamJob
+from o41td.order.stage import StageOrder
+from o41td.runtime_folder import LoaderEntry, publish_loader, withdraw_loader
+from o41td.shm.segment import Segment, create_segment
+from o41td.workers.channel import Channel, ChannelClosed
+from o41td.workers.messages import (
+    AttachArena,
+    BatchesGathered,
+    BatchesReady,
+    BlockDecoded,
+    BlockFailed,
+    DecodeBlock,
+    FooterFailed,
+    FooterRead,
+    LoaderFailed,
+    LoaderOpened,
+    LoaderPlanned,
+    Message,
+    OpenLoader,
+    OpenProgress,
+    ReadFooter,
+    ServeFrom,
+    StatsReply,
+    StatsRequest,
+    StreamEnded,
+    StreamFailed,
+    WorkerReady,
+)
+from o41td.workers.supervisor import ChildLog, describe_exit
+
+__all__ = ["LoaderServer"]
+
+_TICK_S = 0.5
+_MAX_FOOTER_ATTEMPTS = 2
+_MAX_START_FAILURES = 3
+_PROGRESS_EVERY_S = 0.1
+_MAX_CLIENTS = 8
+
+
+class _OwnerGone(Exception):
+    """The loader's owner closed its socket, or died."""
+
+
+class LoaderServer:
+    """Serves one owner with one rank."""
+
+    def __init__(self, owner: Channel, pool: WorkerPool, log: ChildLog) -> None:
+        """Nothing happens before `run`."""
+        self._owner = owner
+        self._pool = pool
+        self._log = log
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(owner.fileno(), selectors.EVENT_READ, self._hear_owner)
+        self._watched: dict[int, int] = {}
+        for worker in pool.workers.values():
+            self._watch(worker)
+        self._clients: dict[int, Channel] = {}
+        self._request: OpenLoader | None = None
+        self._job: StreamJob | None = None
+        self._reading: IndexReading | None = None
+        self._footers: deque[tuple[ReadFooter, int]] = deque()
+        self._footer_of_worker: dict[int, tuple[ReadFooter, int]] = {}
+        self._sources: list[SourceIndex] = []
+        self._by_stage: list[list[SourceIndex]] = []
+        self._orders: dict[int, StageOrder] = {}
+        self._size: LoaderSize | None = None
+        self._segment: Segment | None = None
+        self._table: BlockTable | None = None
+        self._state: LoaderState | None = None
+        self._start_failures = 0
+        self._served: ServeFrom | None = None
+        self._figures = {"decode_s": 0.0, "fetch_s": 0.0, "project_s": 0.0, "decoded_bytes": 0, "decoded_rows": 0}
+        self._progress = {"delivered": 0, "wait_s": 0.0, "dropped_rows": 0, "rows": 0, "started_s": 0.0}
+        self._sent_rows: deque[int] = deque()
+        self._source_rows: dict[tuple[int, int], int] = {}
+        self._entry: LoaderEntry | None = None
+        self._listener: socket.socket | None = None
+
+    # ---- phases ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Opens and serves until the owner is gone."""
+        try:
+            while self._request is None:
+                self._pump()
+            self._open()
+            while True:
+                self._pump()
+        except _OwnerGone:
+            return
+        except O41Error as error:
+            self._tell_and_leave(LoaderFailed(error_to_record(error)))
+        finally:
+            if self._entry is not None:
+                withdraw_loader(self._entry)
+            if self._listener is not None:
+                self._listener.close()
+            if self._segment is not None:
+                self._segment.close()
+
+    def _tell_and_leave(self, message: Message) -> None:
+        """Sends a last message whole, then waits for the owner to hang up."""
+        self._owner.queue(message)
+        with contextlib.suppress(_OwnerGone, O41Error, ChannelClosed):
+            while True:
+                self._flush(self._owner)
+                self._pump(serving=False)
+
+    def _open(self) -> None:
+        assert self._request is not None
+        job = self._job = StreamJob.from_record(self._request.job)
+        if self._request.known_sources is not None:
+            self._sources = [SourceIndex.from_record(record) for record in self._request.known_sources]
+        else:
+            self._sources = self._read_index(job)
+        self._by_stage = [[s for s in self._sources if s.stage == stage] for stage in range(len(job.stages))]
+        limit = job.memory_limit_bytes or default_memory_limit_bytes()
+        self._size = size_loader(job, self._by_stage, world_size=self._request.world_size, limit_bytes=limit)
+        records = [source.to_record() for source in self._sources]
+        bound = {**self._size.bound.to_record(), "limit_bytes": limit, "table": self._size.bound.explain()}
+        if self._request.plan_only:
+            self._tell_and_leave(LoaderPlanned(sources=records, bound=bound, notices=[]))
+            raise _OwnerGone
+        layout = self._size.layout
+        self._segment = create_segment(layout.total_bytes)
+        self._table = BlockTable(layout.block_rows)
+        self._state = LoaderState(
+            table=self._table,
+            num_slots=layout.num_slots,
+            workers=job.threads,
+            lookahead=job.lookahead,
+            window_batches=self._size.window_batches[0],
+            ahead_rows=self._size.ahead_rows,
+            stall_timeout_s=job.stall_timeout_s,
+            crash_error=self._crash_error,
+        )
+        self._handle(TimePassed(time.monotonic()))
+        for worker in self._pool.workers.values():
+            self._attach(worker)
+        notices = [self._segment.notice] if self._segment.notice else []
+        opened = LoaderOpened(
+            layout=layout.to_record(), sources=records, bound=bound, arena_kind=self._segment.kind, notices=notices
+        )
+        self._owner.queue(opened, self._segment.fd)
+        self._flush(self._owner)
+        self._publish()
+
+    def _read_index(self, job: StreamJob) -> list[SourceIndex]:
+        assert self._request is not None
+        reading = IndexReading(job, storage=self._request.storage, expected=self._request.expected_sources)
+        self._reading = reading
+        self._footers = deque((task, 0) for task in reading.tasks())
+        told_s = 0.0
+        self._give_footers()
+        while reading.num_done < reading.num_shards:
+            self._pump()
+            now_s = time.monotonic()
+            if now_s - told_s > _PROGRESS_EVERY_S:
+                told_s = now_s
+                self._owner.queue(OpenProgress(reading.num_done, reading.num_shards))
+                self._flush(self._owner)
+        self._reading = None
+        return reading.finish()
+
+    def _publish(self) -> None:
+        assert self._request is not None
+        published = publish_loader(self._request.name)
+        if published is not None:
+            self._entry, self._listener = published
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    # ---- the loop --------------------------------------------------------------------------------------------------
+
+    def _pump(self, *, serving: bool = True) -> None:
+        """Waits for whatever happens next, and deals with it."""
+        for key, mask in self._selector.select(_TICK_S):
+            if key.fd in self._selector.get_map():  # an earlier callback may have closed it
+                callback: Callable[[int, int], None] = key.data
+                callback(key.fd, mask)
+        if serving:
+            now_s = time.monotonic()
+            self._look_for_slow_starts(now_s)
+            if self._state is not None:
+                self._handle(TimePassed(now_s))
+
+    def _flush(self, channel: Channel) -> None:
+        """Sends what can be sent, and asks to be told when more can."""
+        try:
+            channel.flush()
+        except ChannelClosed:
+            return  # the reading side hears of it too
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
+        key = self._selector.get_key(channel.fileno())
+        if key.events != events:
+            self._selector.modify(channel.fileno(), events, key.data)
+
+    # ---- the owner -------------------------------------------------------------------------------------------------
+
+    def _hear_owner(self, _fd: int, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._flush(self._owner)
+        if not mask & selectors.EVENT_READ:
+            return
+        try:
+            for message in self._owner.receive_available():
+                self._take_from_owner(message)
+        except ChannelClosed as closed:
+            raise _OwnerGone from closed
+
+    def _take_from_owner(self, message: Message) -> None:
+        match message:
+            case OpenLoader():
+                self._request = message
+            case ServeFrom():
+                self._serve(message)
+            case BatchesGathered():
+                if self._served is not None and message.generation == self._served.generation:
+                    self._progress["delivered"] = message.delivered
+                    self._progress["wait_s"] = message.wait_s
+                    self._progress["dropped_rows"] = message.dropped_rows
+                    self._handle(BatchesWereGathered(self._served.rank, message.generation, message.count))
+            case StatsRequest():
+                self._owner.queue(StatsReply(message.request_id, self._stats()))
+                self._flush(self._owner)
+            case _:
+                raise _OwnerGone  # not our protocol
+
+    def _serve(self, message: ServeFrom) -> None:
+        assert self._job is not None and self._size is not None and self._table is not None and self._state is not None
+        order = self._orders.get(message.stage)
+        if order is None:
+            order = self._orders[message.stage] = order_of(self._job, message.stage, self._by_stage[message.stage])
+        plan = RankPlan(
+            order,
+            self._by_stage[message.stage],
+            stage=message.stage,
+            position=message.position,
+            global_batch=message.global_batch,
+            rank=message.rank,
+            world_size=message.world_size,
+            block_rows=self._size.layout.block_rows,
+            resident=self._size.resident[message.stage],
+            table=self._table,
+        )
+        self._served = message
+        self._state.set_window(self._size.window_batches[message.stage])
+        if not self._progress["started_s"]:
+            self._progress["started_s"] = time.monotonic()
+        self._handle(RankAttached(message.rank, message.generation, plan))
+
+    # ---- workers ---------------------------------------------------------------------------------------------------
+
+    def _watch(self, worker: PooledWorker) -> None:
+        self._watched[worker.channel.fileno()] = self._watched[worker.process.sentinel] = worker.number
+        self._selector.register(worker.channel.fileno(), selectors.EVENT_READ, self._hear_worker)
+        self._selector.register(worker.process.sentinel, selectors.EVENT_READ, self._reap_worker)
+
+    def _attach(self, worker: PooledWorker) -> None:
+        assert self._job is not None and self._size is not None and self._segment is not None
+        jobs = [source for stage in self._job.stages for source in stage.sources]
+        message = AttachArena(
+            layout=self._size.layout.to_record(),
+            sources=[[field.to_record() for field in job.fields] for job in jobs],
+            source_names=[job.name for job in jobs],
+            max_row_group_bytes=self._job.max_row_group_bytes,
+            storage=self._request.storage if self._request else None,
+        )
+        worker.channel.queue(message, self._segment.fd)
+        self._flush(worker.channel)
+        if worker.ready:
+            self._handle(WorkerBecameReady(worker.number))
+
+    def _hear_worker(self, fd: int, mask: int) -> None:
+        worker = self._pool.workers[self._watched[fd]]
+        if mask & selectors.EVENT_WRITE:
+            self._flush(worker.channel)
+        if not mask & selectors.EVENT_READ:
+            return
+        try:
+            for message in worker.channel.receive_available():
+                self._take_from_worker(worker, message)
+        except ChannelClosed:
+            # Its death is told by the sentinel; a worker that closed its socket and lives on is of no use.
+            self._selector.unregister(fd)
+            worker.process.kill()
+
+    def _take_from_worker(self, worker: PooledWorker, message: Message) -> None:
+        match message:
+            case WorkerReady():
+                worker.ready = True
+                self._start_failures = 0
+                self._give_footers()
+                if self._state is not None:
+                    self._handle(WorkerBecameReady(worker.number))
+            case FooterRead() | FooterFailed():
+                self._footer_of_worker.pop(worker.number, None)
+                if self._reading is not None:
+                    if isinstance(message, FooterRead):
+                        self._reading.footer_read(message)
+                    else:
+                        self._reading.footer_failed(message.task_id, error_from_record(message.error))
+                self._give_footers()
+            case BlockDecoded():
+                self._figures["fetch_s"] += message.fetch_s
+                self._figures["decode_s"] += message.decode_s
+                self._figures["project_s"] += message.project_s
+                self._figures["decoded_bytes"] += message.read_bytes
+                self._figures["decoded_rows"] += message.rows
+                self._note_source_rows(message)
+                self._handle(BlockWasDecoded(worker.number, message.block_id))
+            case BlockFailed():
+                self._handle(BlockWasRefused(worker.number, message.block_id, message.error))
+            case _:
+                worker.process.kill()
+
+    def _note_source_rows(self, message: BlockDecoded) -> None:
+        assert self._table is not None
+        key = self._table[message.block_id].key
+        self._source_rows[key.stage, key.source] = self._source_rows.get((key.stage, key.source), 0) + message.rows
+
+    def _reap_worker(self, fd: int, _mask: int) -> None:
+        """A worker is dead: what it finished before counts, then it is replaced."""
+        worker = self._pool.workers[self._watched[fd]]
+        exit_code = worker.process.wait()
+        with contextlib.suppress(ChannelClosed):
+            for message in worker.channel.receive_available():
+                self._take_from_worker(worker, message)
+        self._unwatch(worker)
+        cause = worker.killed_because or describe_exit(exit_code)
+        if not worker.ready:
+            self._start_failures += 1
+            if self._start_failures >= _MAX_START_FAILURES * len(self._pool.workers):
+                raise CoordinatorError(f"workers cannot be started: {cause}", log_tail=self._log.tail())
+        footer = self._footer_of_worker.pop(worker.number, None)
+        if footer is not None:
+            self._footer_killed(footer, cause)
+        if self._state is not None:
+            self._handle(WorkerExited(worker.number, cause, exit_code))
+        else:
+            self._replace(worker.number)
+
+    def _unwatch(self, worker: PooledWorker) -> None:
+        for descriptor in (worker.channel.fileno(), worker.process.sentinel):
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(descriptor)
+            self._watched.pop(descriptor, None)
+        worker.channel.close()
+        worker.process.close()
+
+    def _replace(self, number: int) -> None:
+        worker = self._pool.start(number, now_s=time.monotonic())
+        self._watch(worker)
+        if self._segment is not None:
+            self._attach(worker)
+
+    def _look_for_slow_starts(self, now_s: float) -> None:
+        timeout_s = self._job.stall_timeout_s if self._job is not None else 120.0
+        for worker in self._pool.workers.values():
+            busy = worker.ready and worker.number not in self._footer_of_worker
+            if not busy and worker.killed_because is None and now_s - worker.started_s > timeout_s:
+                worker.killed_because = f"it made no progress for {timeout_s:g} s (stall_timeout_s)"
+                worker.process.kill()
+
+    def _give_footers(self) -> None:
+        for worker in self._pool.workers.values():
+            if not self._footers:
+                return
+            if worker.ready and worker.number not in self._footer_of_worker:
+                task, attempts = self._footers.popleft()
+                self._footer_of_worker[worker.number] = (task, attempts)
+                worker.started_s = time.monotonic()
+                worker.channel.queue(task)
+                self._flush(worker.channel)
+
+    def _footer_killed(self, footer: tuple[ReadFooter, int], cause: str) -> None:
+        task, attempts = footer
+        if attempts + 1 < _MAX_FOOTER_ATTEMPTS:
+            self._footers.append((task, attempts + 1))
+            return
+        assert self._reading is not None
+        source, shard = self._reading.shard_of(task.task_id)
+        detail = f"reading the footer ends the process that reads it: {cause}; an encrypted column is a known cause"
+        self._reading.footer_failed(task.task_id, CorruptDataError(detail, source=source, shard=shard))
+
+    # ---- the state machine -----------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        assert self._state is not None
+        pending: deque[Any] = deque(self._state.handle(event))
+        while pending:
+            instruction = pending.popleft()
+            match instruction:
+                case DecodeInto():
+                    self._order_decode(instruction)
+                case SendBatches():
+                    self._send_batches(instruction)
+                case SendEnd():
+                    self._owner.queue(StreamEnded(instruction.generation, instruction.dropped_rows))
+                    self._flush(self._owner)
+                case SendFailure():
+                    self._owner.queue(StreamFailed(instruction.generation, instruction.error))
+                    self._flush(self._owner)
+                case StartWorker():
+                    self._replace(instruction.worker)
+                case KillWorker():
+                    worker = self._pool.workers[instruction.worker]
+                    worker.killed_because = instruction.cause
+                    worker.process.kill()
+
+    def _order_decode(self, order: DecodeInto) -> None:
+        index = self._by_stage[order.key.stage][order.key.source]
+        pieces = []
+        for piece in order.block.pieces:
+            unit = piece.unit
+            shard = index.shards[index.unit_shard[unit]]
+            pieces.append(
+                [
+                    shard.uri,
+                    shard.size_bytes,
+                    shard.mtime_ns,
+                    int(index.unit_row_group[unit]),
+                    int(index.unit_rows[unit]),
+                    int(index.unit_decoded_bytes[unit]),
+                    int(index.unit_first_row[unit]),
+                    piece.row_start,
+                    piece.row_stop,
+                    piece.block_row,
+                ]
+            )
+        worker = self._pool.workers[order.worker]
+        source = self._source_number(order.key.stage, order.key.source)
+        worker.channel.queue(DecodeBlock(order.handle, source, order.slot, pieces))
+        self._flush(worker.channel)
+
+    def _source_number(self, stage: int, source: int) -> int:
+        """A source's number among those of all stages, by which `AttachArena` lists them."""
+        return sum(len(sources) for sources in self._by_stage[:stage]) + source
+
+    def _send_batches(self, send: SendBatches) -> None:
+        message = BatchesReady(
+            generation=send.generation,
+            stage=send.stage,
+            numbers=[batch.number for batch in send.batches],
+            num_rows=[len(rows) for rows in send.arena_rows],
+            digests=[batch.digest for batch in send.batches],
+            releases=[bool(batch.closes) for batch in send.batches],
+            rows=b"".join([rows.tobytes() for rows in send.arena_rows]),
+        )
+        self._progress["rows"] += len(message.rows) // 8
+        self._owner.queue(message)
+        self._flush(self._owner)
+
+    def _crash_error(self, block: Block, cause: str, exit_code: int | None) -> dict[str, Any]:
+        index = self._by_stage[block.key.stage][block.key.source]
+        unit = block.planned.pieces[0].unit
+        shard = index.shards[index.unit_shard[unit]]
+        error = WorkerCrashError(
+            f"decoding this block ended its worker {block.kills} times; the last time {cause}",
+            source=index.name,
+            shard=shard.uri,
+            row_group=int(index.unit_row_group[unit]),
+            signal=-exit_code if exit_code is not None and exit_code < 0 else None,
+            exit_code=exit_code if exit_code is not None and exit_code >= 0 else None,
+            attempts=block.kills,
+        )
+        return error_to_record(error)
+
+    # ---- status ----------------------------------------------------------------------------------------------------
+
+    def _accept(self, _fd: int, _mask: int) -> None:
+        assert self._listener is not None
+        with contextlib.suppress(BlockingIOError, OSError):
+            connection, _address = self._listener.accept()
+            if _peer_uid(connection) != os.getuid() or len(self._clients) >= _MAX_CLIENTS:
+                connection.close()
+                return
+            client = Channel(connection, blocking=False)
+            self._clients[client.fileno()] = client
+            self._selector.register(client.fileno(), selectors.EVENT_READ, self._hear_client)
+
+    def _hear_client(self, fd: int, mask: int) -> None:
+        client = self._clients[fd]
+        if mask & selectors.EVENT_WRITE:
+            self._flush(client)
+        try:
+            for message in client.receive_available():
+                if not isinstance(message, StatsRequest):
+                    raise ChannelClosed("only figures may be asked for here")
+                client.queue(StatsReply(message.request_id, self._stats()))
+                self._flush(client)
+        except ChannelClosed:
+            self._selector.unregister(fd)
+            del self._clients[fd]
+            client.close()
+
+    def _stats(self) -> dict[str, Any]:
+        assert self._size is not None and self._state is not None and self._request is not None
+        elapsed = time.monotonic() - self._progress["started_s"] if self._progress["started_s"] else 0.0
+        layout = self._size.layout
+        workers = [
+            {
+                "id": worker.number,
+                "pid": worker.process.pid,
+                "state": "starting" if not worker.ready else "decoding" if self._state.workers[worker.number].queue else "idle",
+                "restarts": worker.restarts,
+                "rss_bytes": _rss_bytes(worker.process.pid),
+            }
+            for worker in self._pool.workers.values()
+        ]
+        served = self._served
+        return {
+            "name": self._request.name,
+            "pid": os.getpid(),
+            "coordinator": {"pid": os.getpid()},
+            "workers": workers,
+            "arena": {
+                "bytes": layout.total_bytes,
+                "slots": layout.num_slots,
+                "free": self._state.slots.num_free,
+                "block_rows": layout.block_rows,
+                "kind": self._segment.kind if self._segment else "",
+            },
+            "ranks": []
+            if served is None
+            else [
+                {
+                    "rank": served.rank,
+                    "world_size": served.world_size,
+                    "stage": served.stage,
+                    "batches": self._progress["delivered"],
+                    "rows": self._progress["rows"],
+                    "rows_per_s": self._progress["rows"] / elapsed if elapsed > 0 else 0.0,
+                    "wait_s": self._progress["wait_s"],
+                    "wait_fraction": min(1.0, self._progress["wait_s"] / elapsed) if elapsed > 0 else 0.0,
+                    "dropped_rows": self._progress["dropped_rows"],
+                }
+            ],
+            "sources": [
+                {
+                    "name": source.name,
+                    "stage": source.stage,
+                    "rows": source.num_rows,
+                    "shards": len(source.shards),
+                    "decoded_rows": self._source_rows.get((source.stage, source.source), 0),
+                    "epoch": self._source_rows.get((source.stage, source.source), 0) // source.num_rows,
+                }
+                for source in self._sources
+            ],
+            "memory": {"bound_bytes": self._size.bound.total_bytes, "terms": dict(self._size.bound.terms)},
+            "blocks_decoded": self._state.blocks_decoded,
+            "blocks_evicted": self._state.blocks_evicted,
+            "uptime_s": elapsed,
+            **self._figures,
+        }
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _pid, uid, _gid = struct.unpack("3i", credentials)
+    return int(uid)
+
+
+def _rss_bytes(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+

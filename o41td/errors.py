@@ -1,0 +1,501 @@
+"""Every error a user of o41td can meet: one tree under `O41Error`, each with fields, each picklable.
+
+A message is one paragraph built from the fields: what went wrong, where, and what to do. Some classes also inherit the
+builtin that a user would catch (`FileNotFoundError`, `ValueError`, `MemoryError`, `OSError`).
+
+Errors cross process borders as plain records (`error_to_record`, `error_from_record`), never as pickles, so a peer can
+at worst make us raise one of the classes below.
+
+    O41Error
+    ├─ ConfigError (ValueError)              what the user typed does not make sense
+    ├─ DataError                             source, shard, row_group, row, column
+    │  ├─ MissingShardError (FileNotFoundError)
+    │  ├─ CorruptDataError
+    │  ├─ ChangedDataError
+    │  ├─ SchemaError
+    │  ├─ ValueRefusedError (ValueError)
+    │  └─ WorkerCrashError                   a block that killed its workers
+    ├─ CheckpointError (ValueError)
+    ├─ MemoryBoundError (MemoryError)
+    ├─ SharedMemoryError (OSError)
+    ├─ StorageError (OSError)
+    ├─ CoordinatorError
+    └─ StreamClosedError
+"""
+
+import errno
+import os
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+__all__ = [
+    "ChangedDataError",
+    "CheckpointError",
+    "ConfigError",
+    "CoordinatorError",
+    "CorruptDataError",
+    "DataError",
+    "MemoryBoundError",
+    "MissingShardError",
+    "O41Error",
+    "SchemaError",
+    "SharedMemoryError",
+    "StorageError",
+    "StreamClosedError",
+    "ValueRefusedError",
+    "WorkerCrashError",
+    "error_from_record",
+    "error_to_record",
+]
+
+
+class O41Error(Exception):
+    """The root of every error that o41td raises on purpose.
+
+    Args:
+        detail: What went wrong, as a phrase or sentence.
+        where: The place, where no more exact field names it.
+        advice: What to do about it; None takes the class's own `default_advice`.
+    """
+
+    field_names: ClassVar[tuple[str, ...]] = ("detail", "where", "advice")
+    default_advice: ClassVar[str | None] = None
+
+    def __init__(self, detail: str, *, where: str | None = None, advice: str | None = None) -> None:
+        self.detail = str(detail)
+        self.where = _text(where)
+        self.advice = self.default_advice if advice is None else str(advice)
+        super().__init__(self.message())
+
+    def message(self) -> str:
+        """The paragraph shown to a person, built from the fields: what (where). What to do."""
+        place = self.place()
+        what = self.detail.strip().rstrip(".")
+        sentences = [f"{what} ({place})" if place else what]
+        if self.advice:
+            sentences.append(self.advice.strip().rstrip("."))
+        return " ".join(s if s.endswith(("?", "!", ":")) else f"{s}." for s in sentences)
+
+    def place(self) -> str:
+        """The place named in the message, or an empty string."""
+        return self.where or ""
+
+    def fields(self) -> dict[str, Any]:
+        """The keyword arguments that build an equal error: a new dict of plain values."""
+        return {name: _plain(getattr(self, name)) for name in self.field_names}
+
+    def __str__(self) -> str:
+        return self.message()
+
+    def __reduce__(self) -> tuple[Callable[..., "O41Error"], tuple[Any, ...]]:
+        return _rebuilt, (type(self), self.fields(), tuple(getattr(self, "__notes__", ())))
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Builds an error from what `fields` gave; keys this class does not know are left out."""
+        known = {name: fields[name] for name in cls.field_names if name in fields}
+        known.setdefault("detail", cls.__name__)
+        return cls(**known)
+
+
+class ConfigError(O41Error, ValueError):
+    """What the user typed (config, rank, argument) does not make sense.
+
+    Args:
+        detail: What is wrong; several problems are joined from `problems`.
+        where: The file or object that holds the setting.
+        problems: (path to the key as typed, what is wrong with it) for each problem.
+        advice: What to do.
+    """
+
+    field_names: ClassVar[tuple[str, ...]] = ("detail", "where", "problems", "advice")
+
+    def __init__(
+        self,
+        detail: str = "the config does not make sense",
+        *,
+        where: str | None = None,
+        problems: Iterable[Sequence[str]] = (),
+        advice: str | None = None,
+    ) -> None:
+        self.problems = tuple((str(path), str(problem)) for path, problem in problems)
+        super().__init__(detail, where=where, advice=advice)
+
+    def message(self) -> str:
+        """The detail, then each problem on a line of its own where there are several."""
+        if not self.problems:
+            return super().message()
+        lines = [f"`{path}`: {problem}" if path else problem for path, problem in self.problems]
+        what = f"{self.detail} ({self.where})" if self.where else self.detail
+        advice = f" {self.advice}" if self.advice else ""
+        lines = [line if line.endswith("?") else f"{line}." for line in lines]
+        if len(lines) == 1:
+            return f"{what}: {lines[0]}{advice}"
+        return f"{what}, {len(lines)} problems:" + "".join(f"\n  {line}" for line in lines) + advice
+
+
+class DataError(O41Error):
+    """The data is not what it should be; the fields say where.
+
+    Args:
+        detail: What is wrong.
+        source: The source's name.
+        shard: The shard's path or URI.
+        row_group: The row group's number in the shard.
+        row: The row's number in the shard (not in the row group).
+        column: The column's name in the shard.
+        advice: What to do.
+    """
+
+    field_names: ClassVar[tuple[str, ...]] = ("detail", "source", "shard", "row_group", "row", "column", "advice")
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        source: str | None = None,
+        shard: str | os.PathLike[str] | None = None,
+        row_group: int | None = None,
+        row: int | None = None,
+        column: str | None = None,
+        advice: str | None = None,
+    ) -> None:
+        self.source = _text(source)
+        self.shard = _text(shard)
+        self.row_group = _whole(row_group)
+        self.row = _whole(row)
+        self.column = _text(column)
+        super().__init__(detail, advice=advice)
+
+    def place(self) -> str:
+        """The source, shard, row group, row and column that are known."""
+        named = (
+            ("source", self.source and repr(self.source)),
+            ("shard", self.shard),
+            ("row group", self.row_group),
+            ("row", self.row),
+            ("column", self.column and repr(self.column)),
+        )
+        return ", ".join(f"{word} {value}" for word, value in named if value is not None)
+
+
+class MissingShardError(DataError, FileNotFoundError):
+    """A shard is not there. `errno` and `filename` are set as for any FileNotFoundError."""
+
+    default_advice = "Check the path, and that this host can see it"
+
+    def __init__(self, detail: str = "the shard does not exist", **fields: Any) -> None:
+        super().__init__(detail, **fields)
+        self.errno = errno.ENOENT
+        self.filename = self.shard
+
+
+class CorruptDataError(DataError):
+    """A shard cannot be read as what it claims to be: damaged, cut short, encrypted, not Parquet."""
+
+    default_advice = "Replace the shard, or take it out of the source"
+
+
+class ChangedDataError(DataError):
+    """A shard is no longer the one that was indexed or checkpointed."""
+
+    default_advice = "Put the old shard back, or start a new stream over the new data"
+
+
+class SchemaError(DataError):
+    """A shard's columns do not give the fields that were asked for."""
+
+    default_advice = "Change the field's source or dtype, or take the shard out of the source"
+
+
+class ValueRefusedError(DataError, ValueError):
+    """A value does not fit its field; `value` is its text."""
+
+    field_names: ClassVar[tuple[str, ...]] = (
+        "detail",
+        "source",
+        "shard",
+        "row_group",
+        "row",
+        "column",
+        "value",
+        "advice",
+    )
+
+    def __init__(self, detail: str, *, value: object = None, **fields: Any) -> None:
+        self.value = _text(value)
+        super().__init__(detail, **fields)
+
+
+class WorkerCrashError(DataError):
+    """A block whose decoding ended its workers again and again.
+
+    Args:
+        detail: What happened.
+        signal: The signal that ended the last worker, where one did.
+        exit_code: The last worker's exit code, where it left by itself.
+        attempts: How many workers were lost on the block.
+        **fields: As for `DataError`.
+    """
+
+    field_names: ClassVar[tuple[str, ...]] = (*DataError.field_names, "signal", "exit_code", "attempts")
+    default_advice = (
+        "Signal 9 usually means out of memory: give the job more, or lower `threads`; else the shard is likely damaged"
+    )
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        signal: int | None = None,
+        exit_code: int | None = None,
+        attempts: int | None = None,
+        **fields: Any,
+    ) -> None:
+        self.signal = _whole(signal)
+        self.exit_code = _whole(exit_code)
+        self.attempts = _whole(attempts)
+        super().__init__(detail, **fields)
+
+    def place(self) -> str:
+        """The place of a `DataError`, then how the last worker ended."""
+        ends = (("signal", self.signal), ("exit code", self.exit_code), ("attempts", self.attempts))
+        told = ", ".join(f"{word} {value}" for word, value in ends if value is not None)
+        return ", ".join(part for part in (super().place(), told) if part)
+
+
+class CheckpointError(O41Error, ValueError):
+    """A checkpoint cannot be read, or does not fit.
+
+    Args:
+        detail: What is wrong.
+        path: The file it came from.
+        differences: (path to the field, value in the checkpoint, value now) of each field that differs.
+        advice: What to do.
+    """
+
+    field_names: ClassVar[tuple[str, ...]] = ("detail", "path", "differences", "advice")
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        differences: Iterable[Sequence[Any]] = (),
+        advice: str | None = None,
+    ) -> None:
+        self.path = _text(path)
+        self.differences = tuple((str(key), _plain(old), _plain(new)) for key, old, new in differences)
+        super().__init__(detail, advice=advice)
+
+    def message(self) -> str:
+        """The detail, the fields that differ with both values, and what to do."""
+        if not self.differences:
+            return super().message()
+        told = "; ".join(f"`{key}` was {old!r}, is {new!r}" for key, old, new in self.differences[:20])
+        more = len(self.differences) - 20
+        place = f" ({self.path})" if self.path else ""
+        advice = f" {self.advice.strip().rstrip('.')}." if self.advice else ""
+        return f"{self.detail.rstrip('.:')}{place}: {told}{f'; and {more} more' if more > 0 else ''}.{advice}"
+
+    def place(self) -> str:
+        """The file."""
+        return self.path or ""
+
+
+class MemoryBoundError(O41Error, MemoryError):
+    """The stream would need more memory than it may use; nothing was decoded.
+
+    Args:
+        detail: What is too large.
+        needed_bytes: The whole bound.
+        limit_bytes: What may be used.
+        terms: The bound's terms by name, in bytes.
+        advice: The setting that would make it fit.
+    """
+
+    field_names: ClassVar[tuple[str, ...]] = ("detail", "needed_bytes", "limit_bytes", "terms", "advice")
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        needed_bytes: int | None = None,
+        limit_bytes: int | None = None,
+        terms: Mapping[str, int] | None = None,
+        advice: str | None = None,
+    ) -> None:
+        self.needed_bytes = _whole(needed_bytes)
+        self.limit_bytes = _whole(limit_bytes)
+        self.terms = {str(name): int(value) for name, value in (terms or {}).items()}
+        super().__init__(detail, advice=advice)
+
+    def place(self) -> str:
+        """The sum, term by term, and the limit."""
+        told = [f"{name} {_size(value)}" for name, value in self.terms.items()]
+        needed = [] if self.needed_bytes is None else [f"needed {_size(self.needed_bytes)}"]
+        limit = [] if self.limit_bytes is None else [f"limit {_size(self.limit_bytes)}"]
+        return ", ".join([*needed, *limit, *told])
+
+
+class SharedMemoryError(O41Error, OSError):
+    """Shared memory could not be had. `needed_bytes` and `free_bytes` say how much was missing."""
+
+    field_names: ClassVar[tuple[str, ...]] = ("detail", "where", "needed_bytes", "free_bytes", "advice")
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        where: str | None = None,
+        needed_bytes: int | None = None,
+        free_bytes: int | None = None,
+        advice: str | None = None,
+    ) -> None:
+        self.needed_bytes = _whole(needed_bytes)
+        self.free_bytes = _whole(free_bytes)
+        super().__init__(detail, where=where, advice=advice)
+
+    def place(self) -> str:
+        """The place, the bytes needed and the bytes free."""
+        needed = None if self.needed_bytes is None else f"needed {_size(self.needed_bytes)}"
+        free = None if self.free_bytes is None else f"free {_size(self.free_bytes)}"
+        return ", ".join(part for part in (self.where, needed, free) if part)
+
+
+class StorageError(O41Error, OSError):
+    """A store (file system, object store) did not answer as it should; `uri` names the object."""
+
+    field_names: ClassVar[tuple[str, ...]] = ("detail", "uri", "advice")
+
+    def __init__(self, detail: str, *, uri: str | os.PathLike[str] | None = None, advice: str | None = None) -> None:
+        self.uri = _text(uri)
+        super().__init__(detail, advice=advice)
+
+    def place(self) -> str:
+        """The object."""
+        return self.uri or ""
+
+
+class CoordinatorError(O41Error):
+    """The loader's coordinator could not be started or kept running; `log_tail` is the end of its log."""
+
+    field_names: ClassVar[tuple[str, ...]] = ("detail", "where", "log_tail", "advice")
+
+    def __init__(
+        self, detail: str, *, where: str | None = None, log_tail: str | None = None, advice: str | None = None
+    ) -> None:
+        self.log_tail = _text(log_tail)
+        super().__init__(detail, where=where, advice=advice)
+
+    def message(self) -> str:
+        """The paragraph, then the log's last lines where there are any."""
+        tail = (self.log_tail or "").rstrip()
+        return f"{super().message()}\nThe loader's last words:\n{tail}" if tail else super().message()
+
+
+class StreamClosedError(O41Error):
+    """The stream was closed, by `close` or by leaving its `with` block."""
+
+    default_advice = "Open a new stream; a checkpoint taken before goes on from there"
+
+    def __init__(
+        self, detail: str = "the stream is closed", *, where: str | None = None, advice: str | None = None
+    ) -> None:
+        super().__init__(detail, where=where, advice=advice)
+
+
+_CLASSES: dict[str, type[O41Error]] = {
+    cls.__name__: cls
+    for cls in (
+        O41Error,
+        ConfigError,
+        DataError,
+        MissingShardError,
+        CorruptDataError,
+        ChangedDataError,
+        SchemaError,
+        ValueRefusedError,
+        WorkerCrashError,
+        CheckpointError,
+        MemoryBoundError,
+        SharedMemoryError,
+        StorageError,
+        CoordinatorError,
+        StreamClosedError,
+    )
+}
+
+
+def error_to_record(error: BaseException) -> dict[str, Any]:
+    """Turns an error into a plain record (str, int, list, dict, None) for a socket.
+
+    An exception that is not ours is a bug of ours: it becomes an `O41Error` with its traceback as a note.
+
+    Args:
+        error: The error.
+
+    Returns:
+        `{"kind", "fields", "notes"}`, ready for msgpack or JSON.
+    """
+    notes = [str(note) for note in getattr(error, "__notes__", ())]
+    if isinstance(error, O41Error):
+        kind = next(cls.__name__ for cls in type(error).__mro__ if _CLASSES.get(cls.__name__) is cls)
+        return {"kind": kind, "fields": error.fields(), "notes": notes}
+    story = "".join(traceback.format_exception(error)).rstrip()
+    unexpected = O41Error(
+        f"unexpected {type(error).__name__} inside the loader: {error}",
+        advice="Please report it with the traceback in this error's notes",
+    )
+    return {"kind": "O41Error", "fields": unexpected.fields(), "notes": [*notes, f"Traceback in the loader:\n{story}"]}
+
+
+def error_from_record(record: Mapping[str, Any]) -> O41Error:
+    """Builds the error that `error_to_record` described.
+
+    Args:
+        record: The record. A kind that this version does not know becomes an `O41Error`.
+
+    Returns:
+        The error, not raised.
+    """
+    return _rebuilt(_CLASSES.get(record["kind"], O41Error), record["fields"], record.get("notes", ()))
+
+
+def _rebuilt(cls: type[O41Error], fields: Mapping[str, Any], notes: Iterable[str]) -> O41Error:
+    """The error of a class from its fields; also what unpickling calls."""
+    error = cls.from_fields(fields)
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+def _text(value: object) -> str | None:
+    """A field's text; paths lose their class."""
+    return None if value is None else str(value)
+
+
+def _whole(value: int | None) -> int | None:
+    """A plain int from any integer type (NumPy's too)."""
+    return None if value is None else int(value)
+
+
+def _size(value_bytes: int) -> str:
+    """Bytes for a reader; small ones exactly."""
+    return f"{value_bytes} bytes" if abs(value_bytes) < 2**20 else f"{value_bytes / 2**20:,.1f} MiB"
+
+
+def _plain(value: Any) -> Any:
+    """A copy in types that msgpack and JSON carry."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value) if -(2**63) <= value < 2**64 else str(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value)

@@ -1,0 +1,188 @@
+"""A `StreamJob` is a resolved config without pydantic: what the coordinator works from, small enough to cross a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import glob
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from o41td.errors import ConfigError
+from o41td.fields import FieldPlan
+from o41td.listing import is_local
+
+if TYPE_CHECKING:
+    from o41td.config import BatchStreamConfig, FileSource, ShardFile
+
+__all__ = ["SourceJob", "StageJob", "StreamJob", "job_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceJob:
+    """One source of one stage: where its shards are, and which columns they become.
+
+    `stated` holds (path, rows, size in bytes) of shards of which the config says so, None where it does not.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    weight: float
+    fields: tuple[FieldPlan, ...]
+    stated: tuple[tuple[str, int | None, int | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageJob:
+    """One stage; `buffer_rows` is 0 without shuffle."""
+
+    name: str
+    sources: tuple[SourceJob, ...]
+    batch_size: int
+    buffer_rows: int
+    infinite: bool
+    drop_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamJob:
+    """Everything that determines a loader, but for rank and credentials."""
+
+    stages: tuple[StageJob, ...]
+    seed: int
+    lanes: int
+    threads: int
+    lookahead: int
+    prefetch_batches: int
+    block_rows: int | None
+    memory_limit_bytes: int | None
+    max_row_group_bytes: int
+    stall_timeout_s: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Returns a msgpack-able record."""
+        return {
+            "stages": [
+                {
+                    "name": stage.name,
+                    "sources": [
+                        {
+                            "name": source.name,
+                            "files": list(source.files),
+                            "weight": source.weight,
+                            "fields": [field.to_record() for field in source.fields],
+                            "stated": [list(shard) for shard in source.stated],
+                        }
+                        for source in stage.sources
+                    ],
+                    "batch_size": stage.batch_size,
+                    "buffer_rows": stage.buffer_rows,
+                    "infinite": stage.infinite,
+                    "drop_last": stage.drop_last,
+                }
+                for stage in self.stages
+            ],
+            **{name: getattr(self, name) for name in _SCALARS},
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> StreamJob:
+        """Returns the job of `to_record`."""
+        stages = tuple(
+            StageJob(
+                **{
+                    **stage,
+                    "sources": tuple(
+                        SourceJob(
+                            name=source["name"],
+                            files=tuple(source["files"]),
+                            weight=source["weight"],
+                            fields=tuple(FieldPlan.from_record(field) for field in source["fields"]),
+                            stated=tuple((uri, rows, size) for uri, rows, size in source["stated"]),
+                        )
+                        for source in stage["sources"]
+                    ),
+                }
+            )
+            for stage in record["stages"]
+        )
+        return cls(stages=stages, **{name: record[name] for name in _SCALARS})
+
+
+_SCALARS = (
+    "seed",
+    "lanes",
+    "threads",
+    "lookahead",
+    "prefetch_batches",
+    "block_rows",
+    "memory_limit_bytes",
+    "max_row_group_bytes",
+    "stall_timeout_s",
+)
+
+
+def job_of(
+    config: BatchStreamConfig, *, lanes: int, files: Mapping[tuple[int, int], Sequence[str]] | None = None
+) -> StreamJob:
+    """Returns the job of a config; `files` gives the resolved shards of sources by (stage, source), as a checkpoint has them.
+
+    Raises:
+        ConfigError: The config asks for something that this version does not have; the key is named.
+    """
+    _refuse_what_is_missing(config)
+    stages = []
+    for stage_index, stage in enumerate(config.stages):
+        sources = []
+        for source_index, source in enumerate(stage.sources):
+            source = cast("FileSource", source)
+            resolved = (files or {}).get((stage_index, source_index))
+            sources.append(
+                SourceJob(
+                    name=config.source_key(stage_index, source_index),
+                    files=tuple(resolved if resolved is not None else [_listed(file) for file in source.files]),
+                    weight=source.weight,
+                    fields=config.field_plans(stage_index, source_index),
+                    stated=tuple(
+                        (file.uri, file.rows, file.size_bytes) for file in source.files if not isinstance(file, str)
+                    ),
+                )
+            )
+        stages.append(
+            StageJob(
+                name=config.stage_names[stage_index],
+                sources=tuple(sources),
+                batch_size=stage.batch_size,
+                buffer_rows=stage.shuffle.buffer_rows if stage.shuffle is not None else 0,
+                infinite=stage.infinite,
+                drop_last=stage.drop_last,
+            )
+        )
+    return StreamJob(stages=tuple(stages), lanes=lanes, **{name: getattr(config, name) for name in _FROM_CONFIG})
+
+
+_FROM_CONFIG = tuple(name for name in _SCALARS if name != "lanes")
+
+
+def _listed(file: str | ShardFile) -> str:
+    """A path as `list_files` takes it; a ShardFile's is never a glob, so its special characters are escaped."""
+    if isinstance(file, str):
+        return file
+    return glob.escape(file.uri) if is_local(file.uri) and glob.has_magic(file.uri) else file.uri
+
+
+def _refuse_what_is_missing(config: BatchStreamConfig) -> None:
+    problems = []
+    if config.on_bad_data != "raise":
+        problems.append(("on_bad_data", f"{config.on_bad_data!r} is not available in this version; use 'raise'"))
+    if config.cache_dir is not None:
+        problems.append(("cache_dir", "is not available in this version; leave it out"))
+    for stage_index, stage in enumerate(config.stages):
+        for source_index, source in enumerate(stage.sources):
+            where = f"stages[{stage_index}].sources[{source_index}]"
+            if hasattr(source, "manifest_uri"):
+                problems.append((f"{where}.manifest_uri", "manifests are not available in this version; use `files`"))
+            elif source.encoding not in (None, "parquet"):
+                problems.append((f"{where}.encoding", f"{source.encoding!r} is not available in this version"))
+    if problems:
+        raise ConfigError("this config asks for what is not there yet", problems=problems)

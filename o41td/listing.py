@@ -1,0 +1,100 @@
+"""Which files a source names: globs and folders resolved to a sorted list of shards, by stated rules.
+
+* A path without wildcard names that file; it must exist. `file://` URIs are local paths, percent-decoded; plain paths are
+  taken literally (`%`, `#` and spaces mean themselves).
+* A path that exists is taken as it stands even if it contains `*`, `?` or `[`.
+* A folder stands for every shard below it; a glob (`**` crosses folders) for every match. Both list in sorted order and leave out
+  hidden names, names that begin with `_` (`_SUCCESS`, `_metadata`), empty "folder" markers, and, for folders, names without
+  a known suffix (case does not matter). A dangling link that matches is an error: somebody meant it to be there.
+* Files listed twice by one source are refused: a row would come twice an epoch.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from o41td.errors import ConfigError, MissingShardError
+
+__all__ = ["is_local", "list_files", "local_path_of"]
+
+_SUFFIXES = (".parquet", ".pq", ".parq")
+
+
+def is_local(uri: str) -> bool:
+    """Whether `uri` names a file of this machine."""
+    return "://" not in uri or uri.startswith(("file://", "local://"))
+
+
+def local_path_of(uri: str) -> str:
+    """Returns the path of a local shard: literal for plain paths, percent-decoded for `file://`."""
+    if uri.startswith(("file://", "local://")):
+        return unquote(urlsplit(uri).path)
+    return uri
+
+
+def list_files(entries: Sequence[str], *, source: str) -> list[str]:
+    """Returns the local shards that `entries` name, in the listed order, each as an absolute path.
+
+    Raises:
+        MissingShardError: A named file, or any match of a glob, does not exist.
+        ConfigError: Nothing matches, or a file is named twice.
+    """
+    found: list[str] = []
+    for entry in entries:
+        path = os.path.abspath(local_path_of(entry))
+        if os.path.isdir(path):
+            matches = _below(path)
+        elif os.path.lexists(path):
+            matches = [path]
+        elif glob.has_magic(path):
+            matches = _matching(path)
+        else:
+            raise MissingShardError(source=source, shard=path, detail="there is no such file")
+        if not matches:
+            raise ConfigError(
+                f"source {source!r}: {entry!r} matches no file. Hidden names and names that begin with '_' are left out, and a "
+                f"folder stands for the files below it that end in {', '.join(_SUFFIXES)}. Check the path."
+            )
+        found.extend(matches)
+    _refuse_repeats(found, source)
+    for path in found:
+        if not os.path.exists(path):
+            raise MissingShardError(source=source, shard=path, detail="this link points to a file that does not exist")
+    return found
+
+
+def _below(folder: str) -> list[str]:
+    return sorted(
+        str(path)
+        for path in Path(folder).rglob("*")
+        if path.suffix.lower() in _SUFFIXES and _is_data_name(path.relative_to(folder).parts) and not path.is_dir()
+    )
+
+
+def _matching(pattern: str) -> list[str]:
+    fixed = pattern[: min(pattern.find(c) for c in "*?[" if c in pattern)]
+    root = fixed.rpartition("/")[0] or "/"
+    return sorted(
+        path
+        for path in glob.iglob(pattern, recursive=True)
+        if _is_data_name(Path(os.path.relpath(path, root)).parts) and not os.path.isdir(path)
+    )
+
+
+def _is_data_name(parts: Iterable[str]) -> bool:
+    return not any(part.startswith((".", "_")) for part in parts)
+
+
+def _refuse_repeats(paths: Sequence[str], source: str) -> None:
+    seen: set[str] = set()
+    for path in paths:
+        if path in seen:
+            raise ConfigError(
+                f"source {source!r}: {path} is listed more than once, so its rows would come more than once an epoch. "
+                f"Leave one entry, or give it a higher weight."
+            )
+        seen.add(path)

@@ -1,0 +1,371 @@
+"""How much memory a loader needs, computed before the first read, and which setting to change where it is too much.
+
+A bound is a sum of named terms:
+
+| term | what it is |
+|---|---|
+| `arena` | slots · bytes of a slot, reserved at open |
+| `decode` | per worker: the unit being decoded, and the bytes fetched for it and for the next block |
+| `batches` | per rank: prefetched batches, the one being gathered, those in the user's hands |
+| `plan` | row counts of every unit, shuffle windows |
+| `processes` | interpreters and libraries of the coordinator and the workers |
+
+Recycled batches are no term of their own: the memory of a dropped batch is that of a later one, and no more is mapped
+while one is free. Pure: what the host has is passed in.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from o41td.errors import MemoryBoundError
+from o41td.shm.layout import arena_bytes_of, batch_bytes_of
+
+__all__ = [
+    "LoaderShape",
+    "MemoryBound",
+    "block_fill_rows",
+    "choose_block_rows",
+    "human_bytes",
+    "memory_bound",
+    "slots_needed",
+]
+
+MIB = 1 << 20
+
+# Proportional set size (/proc/PID/smaps_rollup) on Linux 6.18, CPython 3.11, numpy 2.4, pyarrow 26, of one coordinator
+# (numpy, msgpack, psutil, asyncio) beside n workers (numpy, msgpack, pyarrow.parquet, a first zstd row group read):
+# 92, 124 and 185 MiB together for n = 1, 2, 4. So: one copy of the libraries, plus each process's own pages.
+LIBRARIES_BYTES = 46 * MIB
+COORDINATOR_BYTES = 18 * MIB
+WORKER_BYTES = 31 * MIB
+
+# Of a unit in the index: row count, first row, shard, row group, its place in an epoch's permutation, in two processes.
+PLAN_UNIT_BYTES = 96
+# Of a live row in a shuffle window: key, row in the line, arena row, and a sorting copy of the keys.
+PLAN_WINDOW_ROW_BYTES = 40
+
+BATCHES_IN_HAND = 2
+"""The batch a training step works on, and the one before it, which `for batch in stream` holds until it has the
+next."""
+
+BATCHES_GATHERING = 1
+
+SLOT_TARGET_BYTES = 8 * MIB
+SLOT_MIN_BYTES = 64 << 10
+SLOT_ADVISED_BYTES = 1 * MIB  # a refusal advises no smaller slots: messages would cost more than decoding
+WINDOW_EDGES_TARGET_BYTES = 256 * MIB
+MAX_UNITS_IN_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderShape:
+    """What the memory of one loader depends on.
+
+    Attributes:
+        field_row_bytes: Bytes of one row of each output field.
+        block_rows: Rows in a slot.
+        fill_rows: Rows that a block holds on average (`block_fill_rows`); None is `block_rows`.
+        window_rows: Rows that must be live at once in each window, one entry per (lane, source) of all attached ranks:
+            `shuffle.buffer_rows`, or 1 where the stage does not shuffle; never more than the window's rows in all.
+        threads: Worker processes.
+        lookahead: Blocks in flight per worker.
+        batch_size: Rows in a batch.
+        prefetch_batches: Batches assembled ahead, per rank.
+        num_ranks: Ranks that the loader serves.
+        unit_bytes: Decoded bytes of the largest unit's projected columns.
+        fetch_bytes: Compressed bytes fetched for the largest block.
+        max_row_group_bytes: Above it, a unit is decoded streaming.
+        num_units: Units of all sources.
+        extra_slots: Slots beyond the need, to keep small sources resident.
+    """
+
+    field_row_bytes: tuple[int, ...]
+    block_rows: int
+    fill_rows: int | None = None
+    window_rows: tuple[int, ...]
+    threads: int
+    lookahead: int
+    batch_size: int
+    prefetch_batches: int
+    num_ranks: int = 1
+    unit_bytes: int
+    fetch_bytes: int
+    max_row_group_bytes: int
+    num_units: int
+    extra_slots: int = 0
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot."""
+        return self.block_rows * sum(self.field_row_bytes)
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the arena: for the windows, for blocks in flight and for the batch each rank gathers."""
+        fill_rows = self.block_rows if self.fill_rows is None else self.fill_rows
+        in_flight = self.threads * self.lookahead
+        gathering = -(-self.batch_size * BATCHES_GATHERING * self.num_ranks // fill_rows)
+        need = slots_needed(self.window_rows, self.block_rows, in_flight, fill_rows=fill_rows)
+        return need + gathering + self.extra_slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBound:
+    """The most memory a loader uses, as a sum of named terms.
+
+    Attributes:
+        terms: Bytes by term.
+        shape: What it was computed from.
+    """
+
+    terms: dict[str, int]
+    shape: LoaderShape
+
+    @property
+    def total_bytes(self) -> int:
+        """The whole sum."""
+        return sum(self.terms.values())
+
+    def to_record(self) -> dict[str, Any]:
+        """Returns `{"bound_bytes": …, "terms": {…}}`, as `stats()` shows it: a new dict of plain values."""
+        return {"bound_bytes": self.total_bytes, "terms": dict(self.terms)}
+
+    def explain(self) -> str:
+        """Returns the sum as a small table in plain text, biggest term first."""
+        terms = sorted(self.terms.items(), key=lambda term: (-term[1], term[0]))
+        rows = [(name, human_bytes(value), self._story_of(name)) for name, value in terms]
+        rows.append(("total", human_bytes(self.total_bytes), ""))
+        name_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
+        return "\n".join(
+            f"{name:<{name_width}}  {value:>{value_width}}  {story}".rstrip() for name, value, story in rows
+        )
+
+    def check(self, limit_bytes: int) -> None:
+        """Compares the bound with what may be used.
+
+        Raises:
+            MemoryBoundError: It is more; with every term, and the value of each setting that alone would make it fit,
+            or
+                of several together where none does.
+        """
+        if self.total_bytes <= limit_bytes:
+            return
+        raise MemoryBoundError(
+            "the stream needs more memory than it may use",
+            needed_bytes=self.total_bytes,
+            limit_bytes=limit_bytes,
+            terms=self.terms,
+            advice=self._advice(limit_bytes),
+        )
+
+    def _advice(self, limit_bytes: int) -> str:
+        raised = f"memory_limit_bytes = {self.total_bytes} ({human_bytes(self.total_bytes)}), if the host has it"
+        alone = [
+            f"{setting.name} = {value} (now {setting.now(self.shape)})"
+            for setting in _SETTINGS
+            if (value := setting.largest_fit(self.shape, limit_bytes)) is not None
+        ]
+        if alone:
+            return f"Any one of these makes it fit: {'; '.join(alone)}; {raised}"
+        least = self.shape
+        for setting in _SETTINGS:
+            least = setting.put(least, min(setting.lowest(least), setting.now(least)))
+        least_bytes = memory_bound(least).total_bytes
+        if least_bytes > limit_bytes:
+            return (
+                f"No smaller settings make it fit: the least it can do with is {human_bytes(least_bytes)}. Set {raised}"
+            )
+        shape, together = least, []
+        for setting in reversed(_SETTINGS):  # give each back as much as there is room for, the last to give way first
+            value = setting.now(self.shape)
+            whole = setting.undone(shape, self.shape)
+            if memory_bound(whole).total_bytes > limit_bytes:
+                value = setting.largest_fit(whole, limit_bytes) or setting.lowest(whole)
+                together.append(f"{setting.name} = {value} (now {setting.now(self.shape)})")
+            shape = setting.put(whole, value)
+        return f"These together make it fit: {'; '.join(together)}. Or set {raised}"
+
+    def _story_of(self, term: str) -> str:
+        """How one term comes about, in the words of the settings."""
+        shape = self.shape
+        batch = human_bytes(batch_bytes_of(shape.field_row_bytes, shape.batch_size))
+        stories = {
+            "arena": f"{shape.num_slots} slots of {shape.block_rows} rows ({human_bytes(shape.slot_bytes)})",
+            "decode": f"{shape.threads} workers, units up to {human_bytes(shape.unit_bytes)}",
+            "batches": f"{_batches_of(shape)} batches of {shape.batch_size} rows ({batch})",
+            "plan": f"{shape.num_units} units, {sum(shape.window_rows)} rows in {len(shape.window_rows)} windows",
+            "processes": f"1 coordinator, {shape.threads} workers",
+        }
+        return stories.get(term, "")
+
+
+def memory_bound(shape: LoaderShape) -> MemoryBound:
+    """Computes the bound of one loader.
+
+    A worker's decode workspace is its largest unit, decoded whole or, above `max_row_group_bytes`, streamed: then at
+    most those bytes and a slice as large as a slot. Beside it lie the fetched bytes of this block and of the next.
+    """
+    unit = min(shape.unit_bytes, shape.max_row_group_bytes + shape.slot_bytes)
+    return MemoryBound(
+        terms={
+            "arena": arena_bytes_of(shape.field_row_bytes, num_slots=shape.num_slots, block_rows=shape.block_rows),
+            "decode": shape.threads * (unit + 2 * shape.fetch_bytes),
+            "batches": _batches_of(shape) * batch_bytes_of(shape.field_row_bytes, shape.batch_size),
+            "plan": shape.num_units * PLAN_UNIT_BYTES + sum(shape.window_rows) * PLAN_WINDOW_ROW_BYTES,
+            "processes": LIBRARIES_BYTES + COORDINATOR_BYTES + shape.threads * WORKER_BYTES,
+        },
+        shape=shape,
+    )
+
+
+def slots_needed(window_rows: Sequence[int], block_rows: int, in_flight: int, *, fill_rows: int | None = None) -> int:
+    """Returns the slots that keep every window decoded while others are filled.
+
+    n consecutive rows of a line touch at most `⌈n / fill⌉ + 1` blocks that hold `fill` rows each: the first and the
+    last are touched in part.
+
+    Args:
+        window_rows: Live rows of each window.
+        block_rows: Rows in a slot.
+        in_flight: Blocks being decoded or waiting at a worker: `threads · lookahead`.
+        fill_rows: Rows that a block holds on average; None is full blocks.
+    """
+    fill = block_rows if fill_rows is None else fill_rows
+    assert 1 <= fill <= block_rows, f"blocks of {block_rows} rows hold {fill}"
+    return sum(-(-rows // fill) + 1 for rows in window_rows) + in_flight
+
+
+def block_fill_rows(block_rows: int, unit_rows_typical: int) -> int:
+    """Returns how many rows a block holds on average, where units have `unit_rows_typical` rows.
+
+    Large units are cut into equal slices, the fewest that fit; small ones are packed whole, as many as fit.
+    """
+    if unit_rows_typical < 1:
+        return block_rows
+    if unit_rows_typical > block_rows:
+        return unit_rows_typical // -(-unit_rows_typical // block_rows)
+    return block_rows // unit_rows_typical * unit_rows_typical
+
+
+def choose_block_rows(row_bytes: int, unit_rows_typical: int, num_windows: int) -> int:
+    """Returns the rows of a slot, where the user has set none.
+
+    A slot is about 8 MiB: enough to make a message per block cheap, little enough that the first batch need not wait
+    for much. A typical unit fits whole (up to 16 MiB), or is cut into equal slices (4 to 8 MiB each); small units are
+    packed whole, as many as come to 4 to 8 MiB, but at most 128, as each costs a read of its own.
+
+    Each window keeps its first and last block in part, so many windows would cost 16 MiB each: the target shrinks so
+    that all edges come to 256 MiB, down to 64 KiB a slot. A row that is larger than all that has a slot of its own.
+
+    Args:
+        row_bytes: Bytes of one row over all fields.
+        unit_rows_typical: Rows of a typical unit (the median by rows); 0 where nothing is known.
+        num_windows: (lane, source) pairs that the loader serves at once.
+    """
+    edges = WINDOW_EDGES_TARGET_BYTES // (2 * max(1, num_windows))
+    target_rows = max(1, max(SLOT_MIN_BYTES, min(SLOT_TARGET_BYTES, edges)) // max(1, row_bytes))
+    unit_rows = unit_rows_typical
+    if unit_rows < 1:
+        return target_rows
+    if unit_rows <= target_rows:
+        return min(target_rows // unit_rows, MAX_UNITS_IN_BLOCK) * unit_rows
+    if unit_rows <= 2 * target_rows:
+        return unit_rows
+    return -(-unit_rows // -(-unit_rows // target_rows))
+
+
+def human_bytes(num_bytes: int) -> str:
+    """Returns a size for people: `"512 B"`, `"1.5 KiB"`, `"2.0 GiB"`."""
+    if num_bytes < 1024:
+        return f"{num_bytes} B"
+    value, units = num_bytes / 1024, iter(("KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    for larger in units:
+        if value < 1023.95:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}"
+
+
+def _batches_of(shape: LoaderShape) -> int:
+    return shape.num_ranks * (shape.prefetch_batches + BATCHES_GATHERING + BATCHES_IN_HAND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """A setting that a smaller value of makes the bound smaller."""
+
+    name: str
+    now: Callable[[LoaderShape], int]
+    put: Callable[[LoaderShape, int], LoaderShape]
+    lowest: Callable[[LoaderShape], int]
+    attributes: tuple[str, ...]
+
+    def undone(self, shape: LoaderShape, original: LoaderShape) -> LoaderShape:
+        """Returns `shape` with this setting as in `original`."""
+        return replace(shape, **{name: getattr(original, name) for name in self.attributes})
+
+    def largest_fit(self, shape: LoaderShape, limit_bytes: int) -> int | None:
+        """The largest smaller value that makes the bound fit, all else as it is; None where none does."""
+        low, high = self.lowest(shape), self.now(shape) - 1
+        if low > high or memory_bound(self.put(shape, low)).total_bytes > limit_bytes:
+            return None
+        while low < high:  # `low` fits at all times, so what is returned does
+            middle = (low + high + 1) // 2
+            if memory_bound(self.put(shape, middle)).total_bytes <= limit_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def _with_block_rows(shape: LoaderShape, block_rows: int) -> LoaderShape:
+    fill = None if shape.fill_rows is None else max(1, shape.fill_rows * block_rows // shape.block_rows)
+    return replace(shape, block_rows=block_rows, fill_rows=fill)
+
+
+def _with_buffer_rows(shape: LoaderShape, buffer_rows: int) -> LoaderShape:
+    return replace(shape, window_rows=tuple(min(rows, buffer_rows) for rows in shape.window_rows))
+
+
+def _settings() -> Iterator[_Setting]:
+    """In the order in which to give way: what costs speed before what changes the batches."""
+    yield _Setting(
+        name="block_rows",
+        attributes=("block_rows", "fill_rows"),
+        now=lambda shape: shape.block_rows,
+        put=_with_block_rows,
+        lowest=lambda shape: max(1, SLOT_ADVISED_BYTES // max(1, sum(shape.field_row_bytes))),
+    )
+    yield _Setting(
+        name="prefetch_batches",
+        attributes=("prefetch_batches",),
+        now=lambda shape: shape.prefetch_batches,
+        put=lambda shape, value: replace(shape, prefetch_batches=value),
+        lowest=lambda _: 1,
+    )
+    yield _Setting(
+        name="threads",
+        attributes=("threads",),
+        now=lambda shape: shape.threads,
+        put=lambda shape, value: replace(shape, threads=value),
+        lowest=lambda _: 1,
+    )
+    yield _Setting(
+        name="shuffle.buffer_rows",
+        attributes=("window_rows",),
+        now=lambda shape: max(shape.window_rows, default=1),
+        put=_with_buffer_rows,
+        lowest=lambda _: 1,
+    )
+    yield _Setting(
+        name="batch_size",
+        attributes=("batch_size",),
+        now=lambda shape: shape.batch_size,
+        put=lambda shape, value: replace(shape, batch_size=value),
+        lowest=lambda _: 1,
+    )
+
+
+_SETTINGS = tuple(_settings())

@@ -1,0 +1,144 @@
+"""Opening streams: `open_batch_stream`, `resume_batch_stream`, and `plan`'s reading of the index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from o41td.checkpoint import Checkpoint
+from o41td.config import BatchStreamConfig, StorageConfig
+from o41td.cursor import Cursor
+from o41td.errors import ConfigError
+from o41td.job import StreamJob, job_of
+from o41td.rank_info import check_rank
+from o41td.service import LoaderRequest, start_loader
+from o41td.stream import BatchStream, StreamStart, carried_digest, refuse_order_version
+
+__all__ = ["open_batch_stream", "resume_batch_stream"]
+
+Progress = Callable[[int, int], None]
+
+
+def open_batch_stream(
+    config: BatchStreamConfig,
+    rank: int = 0,
+    world_size: int = 1,
+    storage: StorageConfig | None = None,
+    engine: str = "local",
+    *,
+    progress: Progress | None = None,
+) -> BatchStream:
+    """Opens a stream with a private loader: a coordinator and its workers, which end with the stream.
+
+    Args:
+        config: What to stream.
+        rank: This process's number, 0 to world_size - 1.
+        world_size: How many processes read the stream together.
+        storage: How to reach remote storage.
+        engine: Where decoding runs; "local" is this host.
+        progress: Called with (footers read, footers in all) while opening.
+
+    Blocks: until every footer is read and shared memory is reserved.
+
+    Raises:
+        O41Error: The config, the data or this host does not allow it; the message says what to do.
+    """
+    rank, world_size = check_rank(rank, world_size)
+    _check_config(config, engine)
+    job = job_of(config, lanes=config.lanes or world_size)
+    return _open(config, job, rank, world_size, storage, StreamStart(), None, progress)
+
+
+def resume_batch_stream(
+    checkpoint: Checkpoint | str | os.PathLike[str],
+    rank: int = 0,
+    world_size: int = 1,
+    storage: StorageConfig | None = None,
+    engine: str = "local",
+    *,
+    progress: Progress | None = None,
+) -> BatchStream:
+    """Opens a stream where a checkpoint was taken, on any rank of any world size. The cost does not depend on the position.
+
+    Args:
+        checkpoint: A `Checkpoint`, or the path of a saved one.
+        rank: As for `open_batch_stream`.
+        world_size: As for `open_batch_stream`; it need not be the checkpoint's.
+        storage: As for `open_batch_stream`; a checkpoint holds no credentials.
+        engine: As for `open_batch_stream`.
+        progress: As for `open_batch_stream`.
+
+    Raises:
+        CheckpointError: It cannot be read, or is of another order version.
+        ChangedDataError: Shards are no longer what they were; each is named.
+        O41Error: As `open_batch_stream`.
+    """
+    rank, world_size = check_rank(rank, world_size)
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint.load(checkpoint)
+    refuse_order_version(checkpoint)
+    config = BatchStreamConfig.from_document(checkpoint.config)
+    _check_config(config, engine)
+    files = {(source.stage, source.source): source.uris for source in checkpoint.sources}
+    expected = [
+        {
+            "stage": source.stage,
+            "source": source.source,
+            "shards": [
+                list(shard)
+                for shard in zip(source.uris, source.rows, source.size_bytes, source.versions, strict=True)
+            ],
+        }
+        for source in checkpoint.sources
+    ]
+    job = job_of(config, lanes=config.lanes or checkpoint.world_size, files=files)
+    start = StreamStart(Cursor(checkpoint.cursor), carried_digest(checkpoint, rank, world_size))
+    return _open(config, job, rank, world_size, storage, start, expected, progress)
+
+
+def _open(
+    config: BatchStreamConfig,
+    job: StreamJob,
+    rank: int,
+    world_size: int,
+    storage: StorageConfig | None,
+    start: StreamStart,
+    expected: list[dict[str, Any]] | None,
+    progress: Progress | None,
+) -> BatchStream:
+    request = LoaderRequest(
+        job=job,
+        rank=rank,
+        world_size=world_size,
+        name=f"pid{os.getpid()}-rank{rank}",
+        storage=None if storage is None else storage.secret_record(),
+        expected_sources=expected,
+    )
+    loader = start_loader(request, progress=progress)
+    known = replace(
+        request, known_sources=[source.to_record() for source in loader.sources], expected_sources=None
+    )
+    return BatchStream(
+        config=config,
+        job=job,
+        loader=loader,
+        restart=lambda: start_loader(known),
+        rank=rank,
+        world_size=world_size,
+        start=start,
+        is_fresh=expected is None,
+    )
+
+
+def _check_config(config: object, engine: str) -> None:
+    if not isinstance(config, BatchStreamConfig):
+        raise ConfigError(
+            f"config is a {type(config).__name__}, not a BatchStreamConfig",
+            advice="Use BatchStreamConfig.load(path) for a file, BatchStreamConfig.from_document(d) for a dict",
+        )
+    if engine != "local":
+        raise ConfigError(
+            "this engine is not available", problems=[("engine", f"{engine!r} is not 'local', the only one in this version")]
+        )

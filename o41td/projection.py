@@ -1,0 +1,322 @@
+"""The projection plan: which leaf columns of a shard each field reads, and how they become the field's values.
+
+Pure: it looks at an Arrow schema and says what to read, or refuses the shard with every problem named. It imports pyarrow,
+so only workers (and code that already holds Arrow data) import it.
+
+A field's source is looked up by exact name first; only if there is none, as a dotted path into structs. Asking pyarrow for a
+column by name answers a missing name with nothing and a doubled name with both, and `a.b` with the struct and the flat
+column, so names are resolved here and columns are read by leaf index: leaves counted depth-first, as Parquet does.
+
+Levels. An Arrow type is some list levels around a leaf. The first levels give one axis of the field's shape each; the last
+one gives all axes that are left, row-major, so a flat list of 12 fills [3, 4]. Every axis that a list gives may be ragged
+and is cut or padded; of several axes given by one flat list only the first may be.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from o41td.errors import SchemaError
+from o41td.fields import FieldPlan
+
+__all__ = ["ColumnKind", "FieldProjection", "ProjectionPlan", "leaf_count", "plan_projection"]
+
+ColumnKind = Literal["values", "packed"]
+"""`values`: scalars, lists and tensors of numbers; `packed`: numbers as little-endian bytes in binary values."""
+
+_ACCEPTED = (
+    "Accepted are integers, floats, bool, decimals (into a float), dates, times and durations (into i64), dictionaries of "
+    "these, lists and fixed-shape tensors of these (with length or shape), and binary with source_dtype"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldProjection:
+    """How one field is read from one shard.
+
+    `column` is the top-level column, `path` the struct members below it. `leaf_index` counts the shard's leaf columns.
+    `num_lists` list levels stand around the leaf (0 for a scalar), and `tensor_shape` is that of a fixed-shape tensor.
+    """
+
+    field: FieldPlan
+    column: str
+    path: tuple[str, ...]
+    leaf_index: int
+    arrow_type: Any
+    leaf_type: Any
+    kind: ColumnKind
+    num_lists: int
+    tensor_shape: tuple[int, ...] | None
+
+    @property
+    def label(self) -> str:
+        """The column as errors name it."""
+        return ".".join((self.column, *self.path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectionPlan:
+    """The fields of one shard, and the leaf columns to read for them: ascending, each once."""
+
+    fields: tuple[FieldProjection, ...]
+    column_indices: tuple[int, ...]
+    num_leaves: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A column that a name may mean."""
+
+    names: tuple[str, ...]
+    leaf_index: int
+    type: Any
+
+
+class _Refused(Exception):  # noqa: N818 - a control flow signal of this module, not an error that leaves it
+    """Why a field cannot be read from a column."""
+
+    def __init__(self, column: str, why: str) -> None:
+        super().__init__(why)
+        self.column = column
+        self.why = why
+
+
+def plan_projection(
+    schema: Any,
+    fields: Sequence[FieldPlan],
+    *,
+    source: str | None = None,
+    shard: str | None = None,
+) -> ProjectionPlan:
+    """Plans how to read the fields from a shard with this Arrow schema.
+
+    Args:
+        schema: The shard's `pyarrow.Schema`. Column order, nullability and metadata do not matter.
+        fields: The fields of the source.
+        source: The source's name, for errors.
+        shard: The shard's path or URI, for errors.
+
+    Returns:
+        The plan.
+
+    Raises:
+        SchemaError: A column is missing, ambiguous or of a type that the field cannot take. One error names all of them.
+    """
+    planned: list[FieldProjection] = []
+    problems: list[_Refused] = []
+    columns = list(_columns(schema, (), 0))
+    by_name: dict[str, list[_Found]] = {}
+    for column in columns:
+        by_name.setdefault(column.names[0], []).append(column)
+    for field in fields:
+        try:
+            exact = by_name.get(field.source)
+            planned.append(
+                _plan_field(_only(exact, field.source) if exact else _resolve_path(columns, field.source), field)
+            )
+        except _Refused as refused:
+            problems.append(refused)
+    if problems:
+        told = list(dict.fromkeys(problem.why for problem in problems))
+        count = f"{len(told)} columns do not fit: " if len(told) > 1 else ""
+        raise SchemaError(
+            f"{count}{'; '.join(told)}. {_ACCEPTED}", source=source, shard=shard, column=problems[0].column
+        )
+    return ProjectionPlan(
+        fields=tuple(planned),
+        column_indices=tuple(sorted({item.leaf_index for item in planned})),
+        num_leaves=columns[-1].leaf_index + leaf_count(columns[-1].type) if columns else 0,
+    )
+
+
+def leaf_count(arrow_type: Any) -> int:
+    """Leaf columns that a column of this type takes in Parquet."""
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return leaf_count(arrow_type.storage_type)
+    if pa.types.is_struct(arrow_type):
+        return sum(leaf_count(member.type) for member in arrow_type)
+    if pa.types.is_map(arrow_type):
+        return leaf_count(arrow_type.key_type) + leaf_count(arrow_type.item_type)
+    if _is_list(arrow_type):
+        return leaf_count(arrow_type.value_type)
+    return 1
+
+
+def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
+    num_lists, leaf_type, tensor_shape, sizes = _levels_of(found.type)
+    if tensor_shape is not None and len(tensor_shape) != len(field.shape):
+        # A tensor into other axes than its own is one flat list; into its own, each axis is cut or padded by itself.
+        num_lists, tensor_shape, sizes = 1, None, [math.prod(tensor_shape)]
+    kind: ColumnKind = "packed" if _is_binary(leaf_type) and num_lists == 0 else "values"
+    label = ".".join(found.names)
+    if pa.types.is_null(leaf_type):
+        # A list of nothing but nulls stands for lists of any depth at and below it.
+        num_lists = len(field.shape) if num_lists <= len(field.shape) else num_lists
+    else:
+        why = _leaf_problem(leaf_type, field, kind)
+        if why:
+            raise _Refused(label, f"column {label!r} has type {found.type}, {why}")
+    axes = f"field {field.name!r} has shape {list(field.shape)}" if field.shape else f"field {field.name!r} is a scalar"
+    if kind == "values" and not _depth_fits(num_lists, field.shape):
+        wants = "give the field a length or shape" if not field.shape else "the list levels must not outnumber the axes"
+        raise _Refused(label, f"column {label!r} has type {found.type}, but {axes}: {wants}")
+    if kind == "values" and num_lists and sizes[-1:] and sizes[-1] is not None and not pa.types.is_null(leaf_type):
+        inner = math.prod(field.shape[num_lists:])
+        if sizes[-1] % inner:
+            why = f"whose {sizes[-1]} values do not divide into rows of {inner}: {axes}"
+            raise _Refused(label, f"column {label!r} has type {found.type}, {why}")
+    return FieldProjection(
+        field=field,
+        column=found.names[0],
+        path=found.names[1:],
+        leaf_index=found.leaf_index,
+        arrow_type=found.type,
+        leaf_type=leaf_type,
+        kind=kind,
+        num_lists=num_lists,
+        tensor_shape=tensor_shape,
+    )
+
+
+def _depth_fits(num_lists: int, shape: tuple[int, ...]) -> bool:
+    return num_lists == 0 if not shape else 1 <= num_lists <= len(shape)
+
+
+def _only(candidates: list[_Found], name: str) -> _Found:
+    if len(candidates) > 1:
+        raise _Refused(name, f"column {name!r} is ambiguous: {len(candidates)} columns have that name")
+    return candidates[0]
+
+
+def _resolve_path(columns: list[_Found], name: str) -> _Found:
+    """The column that a name means which is no column's own: a path into structs."""
+    candidates = list(_below(columns, name))
+    if candidates:
+        return _only(candidates, name)
+    reached = _deepest(columns, name)
+    if reached is not None:
+        raise _Refused(
+            name, f"column {name!r} leads into {'.'.join(reached.names)!r} of type {reached.type}, not a struct"
+        )
+    known = [".".join(column.names) for column in _walk(columns)]
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else f" (it has {_listed(known)})"
+    raise _Refused(name, f"column {name!r} is missing{hint}")
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:8]))
+    return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown or "no columns"
+
+
+def _columns(members: Any, names: tuple[str, ...], first_leaf: int) -> Iterator[_Found]:
+    for member in members:
+        yield _Found(names=(*names, member.name), leaf_index=first_leaf, type=member.type)
+        first_leaf += leaf_count(member.type)
+
+
+def _members(column: _Found) -> list[_Found]:
+    if not pa.types.is_struct(column.type):
+        return []
+    return list(_columns(column.type, column.names, column.leaf_index))
+
+
+def _walk(columns: list[_Found]) -> Iterator[_Found]:
+    for column in columns:
+        yield column
+        yield from _walk(_members(column))
+
+
+def _below(columns: list[_Found], path: str) -> Iterator[_Found]:
+    """Every struct member that a dotted path may mean; names may hold dots themselves."""
+    for column in columns:
+        name = column.names[-1]
+        if path == name and len(column.names) > 1:
+            yield column
+        elif path.startswith(f"{name}."):
+            yield from _below(_members(column), path[len(name) + 1 :])
+
+
+def _deepest(columns: list[_Found], path: str) -> _Found | None:
+    """The column, not a struct, at which a dotted path ends too early."""
+    for column in columns:
+        name = column.names[-1]
+        if path.startswith(f"{name}."):
+            if not pa.types.is_struct(column.type):
+                return column
+            return _deepest(_members(column), path[len(name) + 1 :])
+    return None
+
+
+def _levels_of(arrow_type: Any) -> tuple[int, Any, tuple[int, ...] | None, list[int | None]]:
+    """List levels, leaf type, tensor shape, and each level's fixed size where it has one."""
+    if isinstance(arrow_type, pa.FixedShapeTensorType):
+        permutation = arrow_type.permutation
+        shape = tuple(arrow_type.shape)
+        if permutation is None or list(permutation) == sorted(permutation):
+            return len(shape), arrow_type.value_type, shape, list(shape)
+        return 0, arrow_type, None, []
+    sizes: list[int | None] = []
+    while _is_list(arrow_type):
+        sizes.append(arrow_type.list_size if pa.types.is_fixed_size_list(arrow_type) else None)
+        arrow_type = arrow_type.value_type
+    return len(sizes), arrow_type, None, sizes
+
+
+def _leaf_problem(leaf_type: Any, field: FieldPlan, kind: ColumnKind) -> str | None:
+    """Why a leaf type cannot give the field's dtype, or None where it can."""
+    if kind == "packed":
+        return None if field.source_dtype else "which is accepted only with a source_dtype that says what its bytes are"
+    if field.source_dtype:
+        return f"but source_dtype {field.source_dtype!r} is for binary columns"
+    if pa.types.is_dictionary(leaf_type):
+        leaf_type = leaf_type.value_type
+    if isinstance(leaf_type, pa.Bool8Type):
+        return None
+    if isinstance(leaf_type, pa.FixedShapeTensorType):
+        return "whose axes are permuted: write it row-major"
+    types = pa.types
+    if types.is_decimal(leaf_type):
+        return None if field.dtype in ("f32", "f64") else f"and decimals go into f32 or f64, not {field.dtype}"
+    if (
+        types.is_date(leaf_type)
+        or types.is_time(leaf_type)
+        or types.is_timestamp(leaf_type)
+        or types.is_duration(leaf_type)
+    ):
+        return None if field.dtype == "i64" else f"and dates and times go into i64 as raw units, not {field.dtype}"
+    if (
+        types.is_integer(leaf_type)
+        or types.is_floating(leaf_type)
+        or types.is_boolean(leaf_type)
+        or types.is_null(leaf_type)
+    ):
+        return None
+    return "which holds no numbers"
+
+
+def _is_list(arrow_type: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(arrow_type)
+        or types.is_large_list(arrow_type)
+        or types.is_fixed_size_list(arrow_type)
+        or types.is_list_view(arrow_type)
+        or types.is_large_list_view(arrow_type)
+    )
+
+
+def _is_binary(arrow_type: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(arrow_type)
+        or types.is_large_binary(arrow_type)
+        or types.is_fixed_size_binary(arrow_type)
+        or types.is_binary_view(arrow_type)
+    )

@@ -1,0 +1,134 @@
+"""Where running loaders are found: a 0700 folder of this user's, one socket and one small JSON file a loader.
+
+The folder is `/run/user/<uid>/o41td`, or `/tmp/o41td-<uid>` where the system has no runtime folder: fixed, short (a unix socket's
+path has 107 characters at most, so a long TMPDIR must not matter), and never taken from the environment. The JSON file
+names the pid and its start time, by which a stale entry is told from a live one, and holds no secrets. Only the same user
+gets through: the folder's mode keeps others out, and the coordinator checks who connects.
+
+A loader runs without an entry where no such folder can be made (a read-only root): only `status` misses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["LoaderEntry", "listed_loaders", "process_start_time", "publish_loader", "runtime_folder", "withdraw_loader"]
+
+_BACKLOG = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderEntry:
+    """A loader's public face: its name, its coordinator's pid, and where to ask it."""
+
+    name: str
+    pid: int
+    start_time: int
+    socket_path: str
+    json_path: str
+
+
+def runtime_folder(*, create: bool) -> Path | None:
+    """Returns this user's runtime folder, or None if there is none (or it is not ours alone)."""
+    uid = os.getuid()
+    for parent, name in ((Path(f"/run/user/{uid}"), "o41td"), (Path("/tmp"), f"o41td-{uid}")):  # noqa: S108 - see above
+        folder = parent / name
+        if create and parent.is_dir():
+            with contextlib.suppress(OSError):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o077:
+                return folder
+    return None
+
+
+def process_start_time(pid: int) -> int | None:
+    """Returns when a process was started, in clock ticks since boot; None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    after_name = text.rpartition(")")[2].split()
+    return None if after_name[0] == "Z" else int(after_name[19])
+
+
+def publish_loader(name: str) -> tuple[LoaderEntry, socket.socket] | None:
+    """Makes this process findable; returns its entry and the listening socket, None where there is no runtime folder."""
+    folder = runtime_folder(create=True)
+    if folder is None:
+        return None
+    for _stale in _entries(folder, remove_stale=True):
+        pass
+    pid = os.getpid()
+    stem = f"{pid}-{secrets.token_hex(4)}"
+    entry = LoaderEntry(
+        name=name,
+        pid=pid,
+        start_time=process_start_time(pid) or 0,
+        socket_path=str(folder / f"{stem}.sock"),
+        json_path=str(folder / f"{stem}.json"),
+    )
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(entry.socket_path)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+        content = json.dumps({"name": name, "pid": pid, "start_time": entry.start_time})
+        partial = Path(entry.json_path + ".partial")
+        partial.write_text(content)
+        partial.replace(entry.json_path)
+    except OSError:
+        listener.close()
+        withdraw_loader(entry)
+        return None
+    return entry, listener
+
+
+def withdraw_loader(entry: LoaderEntry) -> None:
+    """Removes a loader's entry; harmless if it is gone."""
+    for path in (entry.json_path, entry.socket_path):
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
+
+
+def listed_loaders() -> list[LoaderEntry]:
+    """Returns the entries of this user's loaders that are alive, oldest first; removes those that are not."""
+    folder = runtime_folder(create=False)
+    if folder is None:
+        return []
+    return sorted(_entries(folder, remove_stale=True), key=lambda entry: (entry.start_time, entry.pid))
+
+
+def _entries(folder: Path, *, remove_stale: bool) -> Iterator[LoaderEntry]:
+    for path in list(folder.glob("*.json")):
+        entry = _read_entry(path)
+        if entry is not None and process_start_time(entry.pid) == entry.start_time:
+            yield entry
+        elif remove_stale:
+            for stale in (path, path.with_suffix(".sock")):
+                with contextlib.suppress(OSError):
+                    stale.unlink()
+
+
+def _read_entry(path: Path) -> LoaderEntry | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        return LoaderEntry(
+            name=str(content["name"]),
+            pid=int(content["pid"]),
+            start_time=int(content["start_time"]),
+            socket_path=str(path.with_suffix(".sock")),
+            json_path=str(path),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

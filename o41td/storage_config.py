@@ -1,0 +1,112 @@
+"""How to reach an object store: `StorageConfig`. An argument of open, never part of a config or a checkpoint."""
+
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, ConfigDict, SecretStr, field_validator, model_validator
+
+from o41td.config_model import ConfigModel, Flag
+from o41td.errors import ConfigError
+
+__all__ = ["StorageConfig"]
+
+
+def _secret(value: object) -> SecretStr:
+    """A validator of a credential; what was given is never repeated."""
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("a credential is a string that is not empty")
+    return SecretStr(text)
+
+
+def _setting(value: object) -> str:
+    """A validator of a setting; a credential may have been put here by mistake, so it is not repeated either."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("is not a string, or is empty; give a string")
+    return value
+
+
+_Setting = Annotated[str, BeforeValidator(_setting)]
+_Secret = Annotated[SecretStr, BeforeValidator(_secret)]
+
+
+class StorageConfig(ConfigModel):
+    """Settings of an S3-compatible object store. Nothing is read from the environment unless asked for.
+
+    Credentials never appear in `repr`, `str`, errors or `to_document`. `secret_record` is the one way out.
+
+    Attributes:
+        endpoint_url: The store's URL; AWS's own if left out.
+        region: The region.
+        access_key_id: The key's id.
+        secret_access_key: The key.
+        session_token: The token of temporary credentials.
+        virtual_hosted_style: Whether the bucket is in the host name instead of the path.
+        anonymous: Whether requests are not signed.
+        ambient_credentials: Whether environment, profile files and instance metadata may be asked for credentials.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+    holds_secrets = True
+    shown_name = "storage config"
+
+    endpoint_url: _Setting | None = None
+    region: _Setting | None = None
+    access_key_id: _Secret | None = None
+    secret_access_key: _Secret | None = None
+    session_token: _Secret | None = None
+    virtual_hosted_style: Flag = False
+    anonymous: Flag = False
+    ambient_credentials: Flag = False
+
+    @field_validator("endpoint_url", mode="after")
+    @classmethod
+    def _check_endpoint(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                parts = urlsplit(value)
+                usable = parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+            except ValueError:
+                usable = False
+            if not usable:
+                raise ValueError(
+                    'is not a store\'s URL; give "http://host:port" or "https://host", without credentials'
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _check_credentials(self) -> Self:
+        key_parts = (self.access_key_id is not None, self.secret_access_key is not None)
+        problems = []
+        if any(key_parts) and not all(key_parts):
+            missing = "secret_access_key" if key_parts[0] else "access_key_id"
+            problems.append((missing, "is missing; `access_key_id` and `secret_access_key` go together"))
+        if self.session_token is not None and not any(key_parts):
+            problems.append(("session_token", "is given without `access_key_id` and `secret_access_key`"))
+        ways = [
+            name
+            for name, given in (
+                ("access_key_id", any(key_parts)),
+                ("anonymous", self.anonymous),
+                ("ambient_credentials", self.ambient_credentials),
+            )
+            if given
+        ]
+        if len(ways) > 1:
+            problems.append(("", f"{' and '.join(f'`{way}`' for way in ways)} exclude each other; give one of them"))
+        if problems:
+            raise ConfigError(problems=problems)
+        return self
+
+    def to_document(self) -> dict[str, Any]:
+        """The settings without the credentials: a new JSON-able dict."""
+        return {
+            name: value
+            for name, value in self.secret_record().items()
+            if not isinstance(getattr(self, name), SecretStr)
+        }
+
+    def secret_record(self) -> dict[str, Any]:
+        """The settings with the credentials in clear, to send to a worker over its socket and nowhere else."""
+        values = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in values}

@@ -1,0 +1,462 @@
+"""`BatchStream`: batches of one rank, the cursor, and everything that moves it.
+
+The stream owns the cursor and counts a batch the moment it is handed out. Each `next()` of a rank is one round: `world_size`
+global batches, one of them this rank's, so any rank's cursor is every rank's cursor. What the feed has gathered ahead is not
+in the cursor; moving (`seek`, `advance`) drops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from o41td.batch import COORDINATE_DTYPE, Batch
+from o41td.batch_buffers import BatchBuffers
+from o41td.checkpoint import Checkpoint, SourceRecord, differences
+from o41td.config import BatchStreamConfig
+from o41td.coordinator.sizing import order_of
+from o41td.cursor import Cursor
+from o41td.errors import CheckpointError, ConfigError, StreamClosedError
+from o41td.feed import BatchFeed, Place
+from o41td.fields import NUMPY_DTYPES
+from o41td.index import SourceIndex
+from o41td.job import StreamJob
+from o41td.order import ORDER_VERSION
+from o41td.order.stage import StageOrder
+from o41td.service import Loader
+
+__all__ = ["BatchStream", "StreamStart"]
+
+_DIGEST_MASK = (1 << 64) - 1
+
+
+class StreamStart:
+    """What a stream begins with: the checkpoint's counts, or nothing yet."""
+
+    def __init__(self, cursor: Cursor | None = None, order_digest: int = 0) -> None:
+        """A fresh stream begins in stage 0 with no batch taken."""
+        self.cursor = Cursor() if cursor is None else cursor
+        self.order_digest = order_digest
+
+
+class BatchStream:
+    """An iterator of `Batch`es of one rank; made by `open_batch_stream` and `resume_batch_stream`.
+
+    Called by: one thread at a time; a second thread inside `next()` is refused, not given a mixed batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: BatchStreamConfig,
+        job: StreamJob,
+        loader: Loader,
+        restart: Any,
+        rank: int,
+        world_size: int,
+        start: StreamStart,
+        is_fresh: bool,
+    ) -> None:
+        """Takes over `loader` and begins to gather; `restart` makes a new loader in place of a dead one.
+
+        Raises:
+            ConfigError: A stage has no batch for every rank.
+        """
+        self._config = config
+        self._job = job
+        self._rank = rank
+        self._world_size = world_size
+        self._cursor = start.cursor
+        self._order_digest = start.order_digest
+        self._dropped_rows = 0
+        self._rows = 0
+        self._closed = False
+        self._in_next = threading.Lock()
+        self._pid = os.getpid()
+        self._orders: dict[int, StageOrder] = {}
+        self._buffers: dict[int, BatchBuffers] = {}
+        self._sources: tuple[tuple[SourceIndex, ...], ...] = tuple(
+            tuple(source for source in loader.sources if source.stage == stage) for stage in range(len(job.stages))
+        )
+        self.notices = loader.notices
+        self._feed = BatchFeed(
+            loader,
+            restart=restart,
+            buffers=self._buffers_of,
+            prefetch_batches=job.prefetch_batches,
+            rank=rank,
+            world_size=world_size,
+        )
+        self._finalizer = weakref.finalize(self, self._feed.close)
+        _LIVE_FEEDS.add(self._feed)
+        try:
+            if is_fresh:
+                self._refuse_empty_stages()
+            self._serve()
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- batches ---------------------------------------------------------------------------------------------------
+
+    def next(self) -> Batch | None:
+        """Returns the next batch of this rank, None at the end of a finite stage.
+
+        Blocks: until the batch is in memory; a dead worker or coordinator is replaced meanwhile.
+
+        Raises:
+            O41Error: The batch cannot be had; asking again raises the same, and a checkpoint points behind the last batch.
+        """
+        self._check_usable()
+        if not self._in_next.acquire(blocking=False):
+            raise StreamClosedError(
+                "another thread is inside next() of this stream",
+                advice="Use a stream from one thread at a time, or open one stream per thread",
+            )
+        try:
+            gathered = self._feed.take()
+            if isinstance(gathered, int):
+                self._dropped_rows = gathered
+                return None
+            batch = Batch(
+                arrays=gathered.arrays,
+                num_rows=gathered.num_rows,
+                stage=gathered.stage,
+                number=gathered.number,
+                batch_index=self._cursor.batches + self._rank,
+                locate=self._coordinates_of,
+                key_of=self._key_of,
+            )
+            self._cursor = self._cursor.moved(self._world_size)
+            self._order_digest = (self._order_digest + gathered.digest) & _DIGEST_MASK
+            self._rows += gathered.num_rows
+            return batch
+        finally:
+            self._in_next.release()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self.next()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    # ---- moving ----------------------------------------------------------------------------------------------------
+
+    def advance(self, stage: int | str) -> None:
+        """Goes to another stage from the next batch on; a stage visited before goes on where it was left.
+
+        All ranks must call it after the same number of batches. A no-op for the current stage.
+
+        Raises:
+            ConfigError: There is no such stage.
+        """
+        number = self._stage_number(stage)
+        if number != self._cursor.stage:
+            self._move_to(self._cursor.advanced(number))
+
+    def seek(self, batches: int) -> None:
+        """Goes to global batch `batches`: anywhere in the history, or on in its last stage. 0 is the beginning.
+
+        Raises:
+            ConfigError: It is negative, or beyond the end of a finite stage.
+        """
+        if isinstance(batches, bool) or not isinstance(batches, int | np.integer) or batches < 0:
+            raise ConfigError("this position does not make sense", problems=[("batches", f"{batches!r} is not 0 or more")])
+        cursor = self._cursor.sought(int(batches))
+        self._refuse_beyond_end(cursor)
+        self._move_to(cursor)
+
+    def skip(self, rounds: int) -> None:
+        """Passes over `rounds` batches of every rank; all ranks must call it alike.
+
+        Raises:
+            ConfigError: It is negative, or goes beyond the end of a finite stage.
+        """
+        if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer) or rounds < 0:
+            raise ConfigError("this number does not make sense", problems=[("rounds", f"{rounds!r} is not 0 or more")])
+        self.seek(self._cursor.batches + int(rounds) * self._world_size)
+
+    def _move_to(self, cursor: Cursor) -> None:
+        self._check_usable()
+        self._cursor = cursor
+        self._dropped_rows = 0
+        self._serve()
+
+    def _serve(self) -> None:
+        stage = self._cursor.stage
+        self._feed.serve_from(Place(stage, self._cursor.stage_position(stage), self._cursor.batches))
+
+    def _stage_number(self, stage: int | str) -> int:
+        names = [job.name for job in self._job.stages]
+        if isinstance(stage, str) and stage in names:
+            return names.index(stage)
+        if isinstance(stage, int | np.integer) and not isinstance(stage, bool) and 0 <= stage < len(names):
+            return int(stage)
+        raise ConfigError(
+            "there is no such stage", problems=[("stage", f"{stage!r} is none of 0 to {len(names) - 1}, {', '.join(names)}")]
+        )
+
+    def _refuse_beyond_end(self, cursor: Cursor) -> None:
+        total = self._order(cursor.stage).num_batches
+        position = cursor.stage_position(cursor.stage)
+        if total is not None and position > total:
+            raise ConfigError(
+                "this position does not make sense",
+                problems=[
+                    ("batches", f"{cursor.batches} would be batch {position} of stage {cursor.stage}, which has {total}")
+                ],
+            )
+
+    def _refuse_empty_stages(self) -> None:
+        for stage, job in enumerate(self._job.stages):
+            order = self._order(stage)
+            if order.num_batches is not None and order.num_batches < self._world_size:
+                raise ConfigError(
+                    f"stage {job.name!r} has {order.total_rows} rows, which make {order.num_batches} batch(es) of "
+                    f"{job.batch_size} in {self._job.lanes} lane(s): too few for {self._world_size} rank(s)",
+                    advice="Use fewer ranks or lanes, a smaller batch_size, or more data; drop_last=False keeps partial batches",
+                )
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> Checkpoint:
+        """Returns where the stream is: everything handed out so far counts as consumed."""
+        cursor = self._cursor
+        return Checkpoint(
+            order_version=ORDER_VERSION,
+            config=self._config.to_document() | {"lanes": self._job.lanes},
+            sources=tuple(
+                SourceRecord(
+                    name=source.name,
+                    stage=source.stage,
+                    source=source.source,
+                    uris=tuple(shard.uri for shard in source.shards),
+                    rows=tuple(shard.rows for shard in source.shards),
+                    size_bytes=tuple(shard.size_bytes for shard in source.shards),
+                    versions=tuple(shard.version for shard in source.shards),
+                )
+                for stage in self._sources
+                for source in stage
+            ),
+            cursor=cursor.history,
+            batches_yielded=cursor.batches,
+            rows_yielded=sum(
+                self._order(stage).rows_before(cursor.stage_position(stage))
+                for stage in {stage for stage, _batches in cursor.history}
+            ),
+            epochs=self._epochs(),
+            order_digest=self._order_digest,
+            rank=self._rank,
+            world_size=self._world_size,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the checkpoint as a plain JSON-able dict."""
+        return self.checkpoint().to_document()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to where `state_dict` was taken, also by another rank or under another world size.
+
+        Raises:
+            CheckpointError: It is of another stream; the fields that differ are named.
+        """
+        self._check_usable()
+        checkpoint = Checkpoint.from_document(state)
+        refuse_order_version(checkpoint)
+        differing = list(differences(checkpoint, self._config.to_document() | {"lanes": self._job.lanes}))
+        now = self.checkpoint()
+        for old, new in zip(checkpoint.sources, now.sources, strict=False):
+            differing.extend(_shard_differences(old, new))
+        if differing:
+            raise CheckpointError(
+                "this state is of another stream",
+                differences=differing,
+                advice="Open the stream with resume_batch_stream(checkpoint), or with the config it was taken under",
+            )
+        cursor = Cursor.from_record([list(run) for run in checkpoint.cursor])
+        self._order_digest = carried_digest(checkpoint, self._rank, self._world_size)
+        self._move_to(cursor)
+
+    def _epochs(self) -> dict[str, int]:
+        """Whole epochs that each source has given, over all lanes."""
+        epochs = {}
+        for stage, sources in enumerate(self._sources):
+            position = self._cursor.stage_position(stage)
+            taken = self._order(stage).source_rows_before(position) if position else np.zeros(len(sources), np.int64)
+            for source in sources:
+                order = self._order(stage)
+                per_epoch = int(order.source_lane_rows[source.source].sum())
+                epochs[source.name] = int(taken[source.source]) // max(1, per_epoch)
+        return epochs
+
+    @property
+    def order_digest(self) -> int:
+        """Additive 64-bit digest of which row came where, over everything this rank was handed."""
+        return self._order_digest
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that batching left out on this rank; 0 until the end of a finite stage was reached."""
+        return self._dropped_rows
+
+    @property
+    def sources(self) -> Sequence[SourceIndex]:
+        """The sources of the current stage: `sources[s].shards[k].uri` names what `Batch.coordinates` numbers."""
+        return self._sources[self._cursor.stage]
+
+    @property
+    def stage(self) -> int:
+        """The current stage."""
+        return self._cursor.stage
+
+    def sources_of(self, stage: int) -> Sequence[SourceIndex]:
+        """The sources of any stage."""
+        return self._sources[stage]
+
+    def num_rounds(self, stage: int | None = None) -> int | None:
+        """Batches that this rank still gets from a stage (the current one by default); None if it has no end."""
+        number = self._cursor.stage if stage is None else stage
+        return self._order(number).rounds(self._cursor.stage_position(number), self._world_size)
+
+    def stats(self) -> dict[str, Any]:
+        """Returns live figures of the loader (see the README for the keys).
+
+        Blocks: until the coordinator answers, milliseconds; at most 5 s.
+
+        Raises:
+            CoordinatorError: It does not answer.
+        """
+        self._check_usable()
+        figures = self._feed.stats()
+        return figures | {
+            "batches": self._feed.delivered,
+            "rows": self._rows,
+            "wait_s": self._feed.wait_s,
+            "dropped_rows": self._dropped_rows,
+            "coordinator_restarts": self._feed.coordinator_restarts,
+        }
+
+    # ---- looking up ------------------------------------------------------------------------------------------------
+
+    def coordinates(self, batch_index: int) -> NDArray[Any]:
+        """Returns where the rows of a global batch come from, `COORDINATE_DTYPE` [rows]; nothing is read."""
+        stage, number = self._cursor.locate(batch_index)
+        return self._coordinates_of(stage, number)
+
+    def _coordinates_of(self, stage: int, number: int) -> NDArray[Any]:
+        source, unit, row = self._order(stage).coordinates(number)
+        result = np.empty(len(source), COORDINATE_DTYPE)
+        result["source"] = source
+        for index in self._sources[stage]:
+            chosen = source == index.source
+            result["shard"][chosen] = index.unit_shard[unit[chosen]]
+            result["row"][chosen] = index.unit_first_row[unit[chosen]] + row[chosen]
+        return result
+
+    def _key_of(self, stage: int, number: int) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for source in self._sources[stage]:
+            digest.update(repr([(shard.version, shard.rows) for shard in source.shards]).encode())
+            job = self._job.stages[stage].sources[source.source]
+            digest.update(repr([field.to_record() for field in job.fields]).encode())
+        digest.update(self._coordinates_of(stage, number).tobytes())
+        return digest.hexdigest()
+
+    def _order(self, stage: int) -> StageOrder:
+        order = self._orders.get(stage)
+        if order is None:
+            order = self._orders[stage] = order_of(self._job, stage, self._sources[stage])
+        return order
+
+    def _buffers_of(self, stage: int) -> BatchBuffers:
+        buffers = self._buffers.get(stage)
+        if buffers is None:
+            fields = [
+                (field.name, NUMPY_DTYPES[field.dtype].str, field.shape) for field in self._job.stages[stage].sources[0].fields
+            ]
+            buffers = self._buffers[stage] = BatchBuffers(
+                fields, batch_size=self._job.stages[stage].batch_size, limit=self._job.prefetch_batches + 3
+            )
+        return buffers
+
+    # ---- end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends the loader and all its processes. Idempotent; batches handed out stay good.
+
+        Blocks: milliseconds.
+        """
+        self._closed = True
+        if os.getpid() == self._pid:
+            self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise StreamClosedError(
+                "this stream was opened in another process; a fork does not carry it over",
+                advice="Open the stream in the process that reads it",
+            )
+        if self._closed:
+            raise StreamClosedError
+
+
+def refuse_order_version(checkpoint: Checkpoint) -> None:
+    """Refuses a checkpoint that was taken under another order.
+
+    Raises:
+        CheckpointError: Its ORDER_VERSION is not ours.
+    """
+    if checkpoint.order_version != ORDER_VERSION:
+        raise CheckpointError(
+            "the checkpoint was taken under another version of the order, so the rest of its rows would differ",
+            differences=[("order_version", checkpoint.order_version, ORDER_VERSION)],
+            advice="Resume with the o41td that wrote it, or start a new stream",
+        )
+
+
+def carried_digest(checkpoint: Checkpoint, rank: int, world_size: int) -> int:
+    """Returns the digest to go on from: the checkpoint's own for the rank that took it, else 0."""
+    return checkpoint.order_digest if (checkpoint.rank, checkpoint.world_size) == (rank, world_size) else 0
+
+
+def _shard_differences(old: SourceRecord, new: SourceRecord) -> Iterator[tuple[str, Any, Any]]:
+    where = f"sources[{new.name}]"
+    if len(old.uris) != len(new.uris):
+        yield f"{where}.shards", len(old.uris), len(new.uris)
+        return
+    for column in ("uris", "rows", "size_bytes", "versions"):
+        for uri, was, now in zip(new.uris, getattr(old, column), getattr(new, column), strict=True):
+            if was != now:
+                yield f"{where}.{column}[{uri}]", was, now
+
+
+_LIVE_FEEDS: weakref.WeakSet[BatchFeed] = weakref.WeakSet()
+
+
+def _let_go_after_fork() -> None:
+    for feed in list(_LIVE_FEEDS):
+        with contextlib.suppress(OSError):
+            feed.close_after_fork()
+
+
+os.register_at_fork(after_in_child=_let_go_after_fork)

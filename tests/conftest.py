@@ -1,0 +1,60 @@
+"""Fixtures and marks that every test has.
+
+A test's folder is its mark (`pytest -m unit`). In tests/process and tests/kill each test is followed by a look at what
+it left behind: no process, thread, descriptor or name in /dev/shm may outlive it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import leaks
+import shard_writer
+
+TESTS = Path(__file__).parent
+CASES = TESTS.parent.parent / "shared" / "cases"
+KINDS = ("unit", "property", "simulation", "process", "kill", "packaging")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by the folder it is in."""
+    for item in items:
+        kind = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+        if kind in KINDS:
+            item.add_marker(getattr(pytest.mark, kind))
+
+
+@pytest.fixture
+def write_shards(tmp_path: Path) -> shard_writer.ShardWriter:
+    """Writes small Parquet shards.
+
+    Call it: `paths = write_shards([100, 37], name="web", row_group_rows=16)`.
+    """
+    return shard_writer.ShardWriter(tmp_path)
+
+
+@pytest.fixture
+def parquet_testing() -> Path:
+    """The folder of the public Parquet sample files; the test is skipped where it is absent."""
+    folder = CASES / "parquet-testing"
+    if not folder.is_dir():
+        pytest.skip("the public Parquet sample files are not beside this checkout")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test of tests/process or tests/kill that leaves something running, open or in /dev/shm."""
+    if not any(request.node.get_closest_marker(kind) for kind in ("process", "kill")):
+        yield
+        return
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(leaks.MARK, mark)
+    before = leaks.Surroundings.now(mark)
+    yield
+    left = before.leftovers()
+    assert not left, "left behind by this test:\n  " + "\n  ".join(left)

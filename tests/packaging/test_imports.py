@@ -1,0 +1,152 @@
+"""What an import brings in, and from where."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import o41td
+
+ROOT = Path(__file__).parent.parent.parent
+
+PUBLIC_NAMES = {
+    "Batch",
+    "BatchStream",
+    "BatchStreamConfig",
+    "Checkpoint",
+    "CheckpointError",
+    "ChangedDataError",
+    "ConfigError",
+    "CoordinatorError",
+    "CorruptDataError",
+    "DataError",
+    "FileSource",
+    "ManifestSource",
+    "MemoryBoundError",
+    "MissingShardError",
+    "O41Error",
+    "ProjectedField",
+    "RankInfo",
+    "SchemaError",
+    "ShardFile",
+    "SharedMemoryError",
+    "Shuffle",
+    "Stage",
+    "StorageConfig",
+    "StorageError",
+    "StreamClosedError",
+    "ValueRefusedError",
+    "WorkerCrashError",
+    "__version__",
+    "open_batch_stream",
+    "plan",
+    "resume_batch_stream",
+}
+
+
+def python(code: str, *, cwd: Path, safe_path: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a new Python in folder `cwd`, which is on its path as it is for a user, unless `safe_path`."""
+    options = ["-P"] if safe_path else []
+    return subprocess.run([sys.executable, *options, "-c", code], cwd=cwd, capture_output=True, text=True)
+
+
+def modules_after(statement: str, cwd: Path) -> set[str]:
+    """The modules that a new Python holds after `statement`."""
+    done = python(f"import sys, json\n{statement}\nprint(json.dumps(sorted(sys.modules)))", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return set(json.loads(done.stdout))
+
+
+def test_public_names_are_pinned() -> None:
+    """`o41td.__all__` is this list; a change of it is a decision."""
+    assert set(o41td.__all__) == PUBLIC_NAMES
+    assert len(o41td.__all__) == len(PUBLIC_NAMES)
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    """Each name of `__all__` can be had, and has a docstring of our own."""
+    for name in o41td.__all__:
+        value = getattr(o41td, name)
+        assert name == "__version__" or value.__doc__, name
+
+
+def test_version_is_that_of_the_project() -> None:
+    """`o41td.__version__`, the installed metadata and pyproject.toml say the same."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert o41td.__version__ == declared == importlib.metadata.version("o41td")
+
+
+def test_trainer_import_stays_light(tmp_path: Path) -> None:
+    """`import o41td` brings in neither pyarrow nor the command line's or remote storage's libraries."""
+    heavy = {"pyarrow", "typer", "rich", "s3fs", "fsspec", "aiohttp", "yaml", "zstandard", "asyncio", "matplotlib"}
+    assert not modules_after("import o41td; [getattr(o41td, name) for name in o41td.__all__]", tmp_path) & heavy
+
+
+def test_coordinator_import_stays_light(tmp_path: Path) -> None:
+    """A coordinator touches no row bytes and no config, so it imports neither pyarrow nor pydantic."""
+    heavy = {"pyarrow", "pydantic", "typer", "rich", "s3fs", "fsspec", "yaml"}
+    assert not modules_after("import o41td.coordinator", tmp_path) & heavy
+
+
+def test_worker_import_stays_light(tmp_path: Path) -> None:
+    """A worker imports neither pydantic, nor the command line's libraries, nor s3fs before it meets s3."""
+    heavy = {"pydantic", "typer", "rich", "s3fs", "aiohttp", "yaml"}
+    assert not modules_after("import o41td.workers", tmp_path) & heavy
+
+
+def test_a_users_own_folders_do_not_shadow_ours(tmp_path: Path) -> None:
+    """Beside a decoy `workers/` and `shm/`, ours are imported as parts of o41td, and the decoys as themselves."""
+    for name in ("workers", "shm"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("DECOY = True\n")
+    code = (
+        "import o41td.workers, o41td.shm, workers, shm\n"
+        "assert workers.DECOY and shm.DECOY\n"
+        "assert not hasattr(o41td.workers, 'DECOY') and not hasattr(o41td.shm, 'DECOY')\n"
+    )
+    done = python(code, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["workers", "shm"])
+def test_a_stray_import_from_the_checkout_is_refused(name: str) -> None:
+    """In the repository's root `import workers` would load a second copy; it is an ImportError naming the right one."""
+    done = python(f"import {name}", cwd=ROOT)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: ")
+    assert f"o41td.{name}" in done.stderr.splitlines()[-1]
+
+
+def test_shm_imports_nothing_of_ours_but_errors() -> None:
+    """The only place that maps memory depends on no other part."""
+    for path in (ROOT / "shm").rglob("*.py"):
+        for module in imported_modules(path):
+            if module.split(".")[0] == "o41td":
+                assert module.startswith(("o41td.shm", "o41td.errors")), f"{path.name} imports {module}"
+
+
+def test_imports_are_absolute() -> None:
+    """No module imports relative to its own place, and none imports the mapped folders by their names on disk."""
+    for folder in ("o41td", "workers", "shm"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for module in imported_modules(path):
+                assert module.split(".")[0] not in {"", "workers", "shm"}, f"{path} imports {module!r}"
+
+
+def imported_modules(path: Path) -> list[str]:
+    """The modules that a source file imports anywhere in it; a relative one starts with a dot."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append("." * node.level + (node.module or ""))
+    return found

@@ -1,0 +1,126 @@
+"""What a test must not leave behind: processes, threads, descriptors, names in /dev/shm.
+
+A process is known as the test's by its descent, or, once its parent is gone, by a mark in the environment that it
+inherited. Each kind gets until a deadline to go by itself: a private loader has 2 s to end after its trainer's death.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+MARK = "O41TD_TEST_MARK"
+DEADLINE_S = 5.0
+#  Opened once in a process and kept for its life by libraries, not by a test.
+_LASTING_TARGETS = ("/dev/urandom", "/dev/null", "/sys/", "/proc/")
+
+
+def descriptors() -> dict[int, str]:
+    """This process's open descriptors and what they lead to."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def shared_memory_names() -> set[str]:
+    """The names in /dev/shm."""
+    return {entry.name for entry in Path("/dev/shm").iterdir()}
+
+
+def processes_of(mark: str) -> list[psutil.Process]:
+    """Every living or zombie descendant, and every process elsewhere that carries `mark` in its environment."""
+    me = psutil.Process()
+    found = {process.pid: process for process in me.children(recursive=True)}
+    for process in psutil.process_iter():
+        if process.pid in found or process.pid == me.pid:
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == mark:
+                found[process.pid] = process
+    return list(found.values())
+
+
+def describe(process: psutil.Process) -> str:
+    """One line on a process for a failed test's message."""
+    try:
+        return f"{process.pid} {process.status()} {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return f"{process.pid} (gone)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What was there before a test; `leftovers` says what came since and did not go."""
+
+    mark: str
+    pids: frozenset[int]
+    threads: frozenset[int]
+    descriptors: dict[int, str]
+    names: frozenset[str]
+
+    @classmethod
+    def now(cls, mark: str) -> Surroundings:
+        """Note what is there."""
+        return cls(
+            mark=mark,
+            pids=frozenset(process.pid for process in processes_of(mark)),
+            threads=frozenset(id(thread) for thread in threading.enumerate()),
+            descriptors=descriptors(),
+            names=frozenset(shared_memory_names()),
+        )
+
+    def leftovers(self, deadline_s: float = DEADLINE_S) -> list[str]:
+        """What is still here after at most `deadline_s`, a line each; leftover processes are killed.
+
+        Blocks: until nothing is left or the deadline is reached.
+        """
+        deadline = time.monotonic() + deadline_s
+        gc.collect()
+        processes = _wait_until_empty(self._new_processes, deadline)
+        lines = [f"process {describe(process)}" for process in processes]
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGKILL)
+        lines += [f"thread {thread.name}" for thread in _wait_until_empty(self._new_threads, deadline)]
+        lines += [f"descriptor {line}" for line in _wait_until_empty(self._new_descriptors, deadline)]
+        lines += [f"/dev/shm/{name}" for name in _wait_until_empty(self._new_names, deadline)]
+        return lines
+
+    def _new_processes(self) -> list[psutil.Process]:
+        return [process for process in processes_of(self.mark) if process.pid not in self.pids]
+
+    def _new_threads(self) -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if id(thread) not in self.threads]
+
+    def _new_descriptors(self) -> list[str]:
+        return [
+            f"{number} -> {target}"
+            for number, target in descriptors().items()
+            if self.descriptors.get(number) != target and not target.startswith(_LASTING_TARGETS)
+        ]
+
+    def _new_names(self) -> list[str]:
+        return sorted(shared_memory_names() - self.names)
+
+
+def _wait_until_empty(look: Callable[[], Iterable[T]], deadline: float) -> list[T]:
+    """What `look` still finds at the deadline; returns as soon as it finds nothing."""
+    while True:
+        found = list(look())
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.01)  # the pause between two looks

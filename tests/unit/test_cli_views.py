@@ -1,0 +1,132 @@
+"""What the command line shows of loaders and of progress, on consoles of several kinds."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from o41td.cli.demo import _halves_of
+from o41td.cli.pace import Figures, StageLeg
+from o41td.cli.progress import LiveProgress, PlainProgress, progress_on
+from o41td.cli.status import loaders_view
+
+LOADER: dict[str, Any] = {
+    "name": "job-17",
+    "pid": 4711,
+    "ranks": [
+        {
+            "rank": 0,
+            "world_size": 2,
+            "stage": "mix",
+            "batches": 12_480,
+            "rows_per_s": 58_120.4,
+            "wait_fraction": 0.04,
+            "dropped_rows": 7,
+        }
+    ],
+    "workers": [
+        {"id": 0, "pid": 4712, "state": "busy", "restarts": 0, "rss_bytes": 80_000_000},
+        {"id": 1, "pid": 4713, "state": "idle", "restarts": 2, "rss_bytes": 80_000_000},
+    ],
+    "sources": [{"name": "web", "epoch": 3, "rows": 61_440}],
+    "memory": {"bound_bytes": 412_000_000, "used_bytes": 287_000_000},
+    "verdict": "workers keep up",
+}
+
+
+def shown(view: object, width: int = 80) -> str:
+    """What a console of `width` columns without colours shows."""
+    out = io.StringIO()
+    Console(file=out, width=width, no_color=True).print(view)
+    return out.getvalue()
+
+
+def test_a_loader_is_shown_with_ranks_workers_and_memory() -> None:
+    """Every live figure of a loader is on the screen, in 80 columns."""
+    text = shown(loaders_view([LOADER]))
+    for part in ("job-17", "4711", "workers keep up", "0 of 2", "mix", "12,480", "58,120", "4 %", "7"):
+        assert part in text
+    assert "2 workers: 1 busy, 1 idle, 2 restarted" in text
+    assert "memory 287 MB of at most 412 MB" in text
+    assert "web: epoch 3, 61,440 rows" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_no_loader_says_how_one_starts() -> None:
+    """An empty list is a sentence, not an empty table."""
+    assert "open_batch_stream" in shown(loaders_view([]))
+
+
+def test_two_loaders_of_one_name_are_told_apart_by_pid() -> None:
+    """Jobs may share a name; both are listed."""
+    text = shown(loaders_view([LOADER, {**LOADER, "pid": 5000}]))
+    assert "pid 4711" in text
+    assert "pid 5000" in text
+
+
+def drive(progress: Any, figures: Figures) -> None:
+    """Two legs of ten and five batches of 32 rows."""
+    for leg, num_batches in ((StageLeg(stage=0, name="a-long-stage-name", expected_batches=10), 10),
+                             (StageLeg(stage=1, name="mix"), 5)):  # fmt: skip
+        progress.begin(leg, figures)
+        for taken in range(1, num_batches + 1):
+            figures.batches += 1
+            figures.rows += 32
+            progress.step(taken)
+        progress.end()
+
+
+def test_progress_without_a_terminal_is_a_plain_line_a_leg() -> None:
+    """Files and pipes get whole lines without control characters."""
+    out = io.StringIO()
+    console = Console(file=out, width=80)
+    progress = progress_on(console)
+    assert isinstance(progress, PlainProgress)
+    drive(progress, Figures())
+    first, second = out.getvalue().splitlines()
+    assert "a-long-stage-name  10/10 batches" in first
+    assert "mix  5 batches" in second
+    assert "\x1b" not in out.getvalue()
+
+
+def test_progress_on_a_terminal_is_one_line_that_fits_80_columns() -> None:
+    """With five-figure counts and a million rows a second nothing is cut or wrapped at 80 columns."""
+    out = io.StringIO()
+    progress = LiveProgress(Console(file=out, width=80, force_terminal=True, color_system=None))
+    figures = Figures(batches=1)
+    progress.begin(StageLeg(stage=0, name="a-long-stage-name", expected_batches=99_999), figures)
+    progress._meter._start_s -= 1.0  # as if a second ago
+    figures.rows, figures.nbytes, figures.wait_s = 1_234_567, 126_000_000, 0.5
+    progress.step(99_998)
+    progress.end()
+    drawn = out.getvalue().split("\x1b[2K")[-1]
+    assert "99,998/99,999 batches 1," in drawn
+    assert "rows/s" in drawn
+    assert drawn.rstrip("\x1b[?25h\n").endswith(" %")
+    assert drawn.count("\n") == 1
+
+
+def test_a_terminal_gets_the_live_line() -> None:
+    """The kind of progress follows from where the output goes."""
+    assert isinstance(progress_on(Console(file=io.StringIO(), force_terminal=True)), LiveProgress)
+
+
+@pytest.mark.parametrize(
+    ("batches", "first", "rest"),
+    [
+        ([10, 20], [(0, 10), (1, 5)], [(1, 15)]),
+        ([20, 10], [(0, 15)], [(0, 5), (1, 10)]),
+        ([10, 10], [(0, 10)], [(0, 0), (1, 10)]),
+        ([3], [(0, 1)], [(0, 2)]),
+    ],
+)
+def test_the_demo_stops_in_the_middle_of_all_batches(
+    batches: list[int], first: list[tuple[int, int]], rest: list[tuple[int, int]]
+) -> None:
+    """The stop is behind the middle batch, in whichever stage that is; both halves together are the whole."""
+    legs = [StageLeg(stage=i, name=str(i), num_batches=n, expected_batches=n) for i, n in enumerate(batches)]
+    halves = _halves_of(legs)
+    assert [[(leg.stage, leg.num_batches) for leg in half] for half in halves] == [first, rest]

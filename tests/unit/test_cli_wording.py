@@ -1,0 +1,66 @@
+"""Numbers as the command line words them."""
+
+from __future__ import annotations
+
+import pytest
+
+from o41td.cli.wording import bytes_text, count_text, digest_text, duration_text, share_text, speed_text
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (999, "999 B"),
+        (1000, "1.0 KB"),
+        (2149, "2.1 KB"),
+        (9949, "9.9 KB"),
+        (9951, "10 KB"),
+        (203_423_744, "203 MB"),
+        (999_499_999, "999 MB"),
+        (999_500_001, "1.0 GB"),
+        (1.5e12, "1.5 TB"),
+        (12e15, "12 PB"),
+        (5e18, "5000 PB"),
+    ],
+)
+def test_bytes(num_bytes: float, text: str) -> None:
+    """Sizes have decimal units and two or three figures."""
+    assert bytes_text(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.00 s"),
+        (0.414, "0.41 s"),
+        (9.994, "9.99 s"),
+        (9.996, "10.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (123.4, "2 min 03 s"),
+        (3599.6, "1 h 00 min"),
+        (3900, "1 h 05 min"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    """Times never show 60 seconds or 60 minutes."""
+    assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [(0, 10, "0 %"), (0.01, 10, "<1 %"), (0.4, 10, "4 %"), (10, 10, "100 %"), (1, 0, "–")],
+)
+def test_shares(part: float, whole: float, text: str) -> None:
+    """A small share is not shown as nothing."""
+    assert share_text(part, whole) == text
+
+
+def test_counts_speeds_and_digests() -> None:
+    """Thousands are set apart, no time gives no speed, and a digest has 16 figures."""
+    assert count_text(1_234_567.4) == "1,234,567"
+    assert speed_text(1000, 2_000_000, 2.0) == "500 rows/s, 1.0 MB/s"
+    assert speed_text(1000, 2_000_000, 0.0) == "too short to say"
+    assert digest_text(255) == "00000000000000ff"

@@ -1,0 +1,126 @@
+"""Config files: three formats, paths seen from the file's folder, refusals that name the file."""
+
+import glob
+import json
+
+import pytest
+
+from o41td.config import BatchStreamConfig
+from o41td.errors import ConfigError
+
+JSON = json.dumps(
+    {
+        "stages": [
+            {
+                "sources": [
+                    {
+                        "files": [
+                            "data/*.parquet",
+                            "/abs/b.parquet",
+                            "s3://bucket/c.parquet",
+                            {"uri": "d.parquet", "rows": 3},
+                        ]
+                    },
+                    {"manifestUri": "m/manifest.json", "split": "train"},
+                ],
+                "batchSize": 2,
+            }
+        ],
+        "fields": [{"name": "x", "dtype": "f32", "pad": "nan"}],
+        "memoryLimitBytes": "1.5GiB",
+        "cacheDir": "cache",
+    }
+)
+TOML = """
+memoryLimitBytes = "1.5GiB"
+cache_dir = "cache"
+[[fields]]
+name = "x"
+dtype = "f32"
+pad = nan
+[[stages]]
+batch_size = 2
+[[stages.sources]]
+files = ["data/*.parquet", "/abs/b.parquet", "s3://bucket/c.parquet", {uri = "d.parquet", rows = 3}]
+[[stages.sources]]
+manifest_uri = "m/manifest.json"
+split = "train"
+"""
+YAML = """
+memory_limit_bytes: 1.5GiB
+cache_dir: cache
+fields: [{name: x, dtype: f32, pad: .nan}]
+stages:
+  - batch_size: 2
+    sources:
+      - files: [data/*.parquet, /abs/b.parquet, "s3://bucket/c.parquet", {uri: d.parquet, rows: 3}]
+      - manifest_uri: m/manifest.json
+        split: train
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", JSON),
+        ("c.toml", TOML),
+        ("c.yaml", YAML),
+        ("c.yml", YAML),
+        ("C.JSON", JSON),
+        ("bom.toml", "\ufeff" + TOML),
+    ],
+)
+@pytest.mark.parametrize("folder_name", ["plain", "with [brackets]*"])
+def test_formats_and_paths(tmp_path, monkeypatch, name, text, folder_name):
+    """All formats give the same config, and relative paths are the file's, wherever the program runs."""
+    folder = tmp_path / folder_name
+    folder.mkdir()
+    (folder / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    config = BatchStreamConfig.load(f"{folder_name}/{name}")
+    files, manifest = config.stages[0].sources
+    assert files.files[:3] == (f"{glob.escape(str(folder))}/data/*.parquet", "/abs/b.parquet", "s3://bucket/c.parquet")
+    assert files.files[3].uri == f"{folder}/d.parquet"
+    assert manifest.manifest_uri == f"{folder}/m/manifest.json"
+    assert config.cache_dir == f"{folder}/cache"
+    assert config.memory_limit_bytes == 3 * 2**29
+    assert config.to_document()["fields"][0]["pad"] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("c.ini", "", "suffix '.ini' is unknown"),
+        ("c", "", "suffix '' is unknown"),
+        ("c.json", "{", "cannot be parsed"),
+        ("c.json", '{"seed": 1, "seed": 2}', "'seed' stands twice"),
+        ("c.json", "[]", "does not hold a table"),
+        ("c.toml", "a = ", "cannot be parsed: Invalid value (at end of document)"),
+        ("c.toml", "a = 1\na = 2\n", "cannot be parsed"),
+        ("c.yaml", "a: [", "cannot be parsed"),
+        ("c.yaml", "!!python/object:os.system {}", "cannot be parsed"),
+        ("c.yaml", "", "does not hold a table"),
+        ("c.yaml", "1: 2", "Keys should be strings"),
+        ("c.json", b"\xff\xfe", "not UTF-8"),
+        ("c.json", '{"seed": -1, "stages": [], "fields": []}', "`seed`: -1 is out of range"),
+        ("c.toml", "[storage]\nregion = 'x'\n", "storage=StorageConfig(...)"),
+    ],
+)
+def test_refusals_name_the_file(tmp_path, name, text, told):
+    """A file that cannot be used is named with the reason."""
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as caught:
+        BatchStreamConfig.load(path)
+    assert str(path) in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    """There being no file is a ConfigError too, as is a folder in its place."""
+    with pytest.raises(ConfigError, match="No such file") as caught:
+        BatchStreamConfig.load(tmp_path / "absent.toml")
+    assert str(tmp_path / "absent.toml") in str(caught.value)
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(ConfigError, match="Is a directory"):
+        BatchStreamConfig.load(tmp_path / "folder.json")

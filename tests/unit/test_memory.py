@@ -1,0 +1,192 @@
+"""The memory bound. Sums are worked out by hand beside each test."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from o41td.errors import MemoryBoundError
+from o41td.memory import (
+    LoaderShape,
+    block_fill_rows,
+    choose_block_rows,
+    human_bytes,
+    memory_bound,
+    slots_needed,
+)
+
+MIB = 1 << 20
+
+SHAPE = LoaderShape(
+    field_row_bytes=(8192, 4),
+    block_rows=1024,
+    window_rows=(4096, 4096),
+    threads=2,
+    lookahead=2,
+    batch_size=32,
+    prefetch_batches=2,
+    unit_bytes=20 * MIB,
+    fetch_bytes=5 * MIB,
+    max_row_group_bytes=64 * MIB,
+    num_units=1000,
+)
+
+
+def test_terms_by_hand():
+    """Each term is its formula, and the total their sum."""
+    bound = memory_bound(SHAPE)
+    # windows 2 * (4 + 1), in flight 4, one batch of 32 rows: 15 slots.
+    assert SHAPE.num_slots == 15
+    assert bound.terms == {
+        "arena": 15 * 1024 * 8192 + 15 * 1024 * 4,  # both whole pages
+        "decode": 2 * (20 * MIB + 2 * 5 * MIB),
+        "batches": 5 * (32 * 8192 + 128),
+        "plan": 1000 * 96 + 8192 * 40,
+        "processes": (46 + 18 + 2 * 31) * MIB,
+    }
+    assert bound.total_bytes == sum(bound.terms.values())
+    assert bound.to_record() == {"bound_bytes": bound.total_bytes, "terms": bound.terms}
+
+
+def test_streaming_caps_the_decode_term():
+    """A unit above max_row_group_bytes costs that and a slice of a slot's size, not its own size."""
+    bound = memory_bound(replace(SHAPE, unit_bytes=1 << 40))
+    assert bound.terms["decode"] == 2 * (64 * MIB + 1024 * 8196 + 10 * MIB)
+
+
+def test_ranks_and_resident_slots_count():
+    """Each rank has batches of its own, and slots kept for residency are part of the arena."""
+    shape = replace(SHAPE, num_ranks=8, extra_slots=7, batch_size=1024)
+    assert shape.num_slots == 10 + 4 + 8 + 7
+    assert memory_bound(shape).terms["batches"] == 8 * 5 * (1024 * 8196)
+
+
+def test_what_fits_passes():
+    """A limit of exactly the bound is enough; a byte less is not."""
+    bound = memory_bound(SHAPE)
+    bound.check(bound.total_bytes)
+    with pytest.raises(MemoryBoundError):
+        bound.check(bound.total_bytes - 1)
+
+
+def applied(shape: LoaderShape, name: str, value: int) -> LoaderShape:
+    """Change one setting by its name."""
+    if name == "shuffle.buffer_rows":
+        return replace(shape, window_rows=tuple(min(rows, value) for rows in shape.window_rows))
+    return replace(shape, **{name: value})
+
+
+def test_refusal_names_terms_and_settings_that_fit():
+    """Each value the refusal names makes the stream fit, alone, and one more would not."""
+    bound = memory_bound(SHAPE)
+    limit = bound.total_bytes - 40 * MIB
+    with pytest.raises(MemoryBoundError) as caught:
+        bound.check(limit)
+    error = caught.value
+    assert (error.needed_bytes, error.limit_bytes, error.terms) == (bound.total_bytes, limit, bound.terms)
+    assert all(term in str(error) for term in bound.terms)
+    advice = error.advice
+    assert advice.startswith("Any one of these")
+    named = dict(re.findall(r"([a-z_.]+) = (\d+) \(now", advice))
+    assert set(named) == {"block_rows", "threads", "shuffle.buffer_rows"}
+    for name, text in named.items():
+        assert memory_bound(applied(SHAPE, name, int(text))).total_bytes <= limit
+        if name != "threads":
+            assert memory_bound(applied(SHAPE, name, int(text) + 1)).total_bytes > limit
+    assert f"memory_limit_bytes = {bound.total_bytes}" in advice
+
+
+def test_refusal_combines_settings_where_none_suffices():
+    """Where no setting alone is enough, several are named that together are."""
+    bound = memory_bound(SHAPE)
+    limit = 140 * MIB
+    with pytest.raises(MemoryBoundError) as caught:
+        bound.check(limit)
+    advice = caught.value.advice
+    assert advice.startswith("These together")
+    shape = SHAPE
+    for name, text in re.findall(r"([a-z_.]+) = (\d+) \(now", advice):
+        shape = applied(shape, name, int(text))
+    # What is left over is too little for another row in a block, and little altogether.
+    assert limit - 2 * MIB < memory_bound(shape).total_bytes <= limit
+
+
+def test_refusal_is_honest_where_nothing_helps():
+    """Where even the smallest settings are too large, the least possible is stated."""
+    with pytest.raises(MemoryBoundError, match="No smaller settings"):
+        memory_bound(SHAPE).check(50 * MIB)
+
+
+def test_explain_is_a_table_biggest_first():
+    """The table has a line per term, biggest first, and the total last."""
+    lines = memory_bound(SHAPE).explain().splitlines()
+    # arena 120.1 MiB, processes 126 MiB, decode 60 MiB.
+    assert [line.split()[0] for line in lines] == ["processes", "arena", "decode", "batches", "plan", "total"]
+    assert "15 slots of 1024 rows (8.0 MiB)" in lines[1]
+    assert "120.1 MiB" in lines[1]
+    assert lines[3].split()[1:3] == ["1.3", "MiB"]
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "unit_rows", "num_windows", "block_rows"),
+    [
+        (8192, 0, 1, 1024),  # nothing known: 8 MiB
+        (8192, 1000, 1, 1000),  # a unit just below the target fits whole
+        (8192, 300, 1, 900),  # three whole units
+        (8192, 1500, 1, 1500),  # up to 16 MiB fits whole
+        (8192, 2048, 1, 2048),
+        (8192, 2049, 1, 683),  # above: three equal slices
+        (8192, 10_000, 1, 1000),  # ten equal slices
+        (10 * MIB, 1, 1, 1),  # a row above the target has a slot of its own
+        (10 * MIB, 5, 1, 1),
+        (8, 1, 1, 128),  # at most 128 units in a block
+        (8192, 10_000, 16, 1000),  # edges of 16 windows: 16 * 16 MiB
+        (8192, 0, 64, 256),  # 256 MiB / 128 = 2 MiB
+        (8192, 0, 1_000_000, 8),  # not below 64 KiB
+        (1 << 40, 0, 1_000_000, 1),  # never under one row
+    ],
+)
+def test_block_rows(row_bytes, unit_rows, num_windows, block_rows):
+    """A slot is about 8 MiB, cut to typical units, and smaller where many windows are served."""
+    assert choose_block_rows(row_bytes, unit_rows, num_windows) == block_rows
+
+
+@pytest.mark.parametrize(
+    ("block_rows", "unit_rows", "fill"),
+    [(900, 300, 900), (1000, 300, 900), (683, 2049, 683), (1000, 2001, 667), (1000, 0, 1000), (1000, 1000, 1000)],
+)
+def test_block_fill(block_rows, unit_rows, fill):
+    """Whole units are packed, large ones cut into equal slices."""
+    assert block_fill_rows(block_rows, unit_rows) == fill
+
+
+def test_slots_needed_by_hand():
+    """Each window needs the blocks its rows span and one edge more; blocks in flight come on top."""
+    assert slots_needed([], 100, 4) == 4
+    assert slots_needed([1], 100, 4) == 2 + 4
+    assert slots_needed([100, 101], 100, 0) == 2 + 3
+    assert slots_needed([100, 101], 100, 0, fill_rows=50) == 3 + 4
+
+
+@pytest.mark.parametrize("fill", [1, 3, 7, 10])
+def test_slots_needed_is_enough_at_any_alignment(fill):
+    """Wherever a window starts, its rows touch no more blocks than were counted."""
+    for rows in range(1, 40):
+        worst = max((start + rows - 1) // fill - start // fill + 1 for start in range(fill))
+        assert worst <= slots_needed([rows], fill, 0) <= worst + 1
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (MIB - 1, "1.0 MiB"),
+        (3 << 30, "3.0 GiB"),
+        (5 << 50, "5120.0 TiB"),
+    ],
+)
+def test_human_bytes(num_bytes, text):
+    """Sizes read as people say them."""
+    assert human_bytes(num_bytes) == text

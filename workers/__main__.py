@@ -1,0 +1,28 @@
+"""Entry point of a worker process: ``python -P -m o41td.workers --socket N --worker K``."""
+
+import argparse
+import sys
+
+from o41td.workers.supervisor import connection_from, ignore_group_signals
+
+
+def main() -> int:
+    """Works until the coordinator is gone."""
+    parser = argparse.ArgumentParser(prog="o41td.workers")
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--worker", type=int, required=True)
+    arguments = parser.parse_args()
+    ignore_group_signals()
+    channel = connection_from(arguments.socket, blocking=True)
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    from o41td.workers.worker import Worker
+
+    Worker(channel, arguments.worker).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

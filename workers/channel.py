@@ -1,0 +1,208 @@
+"""A `Channel` carries messages over one connected unix stream socket, in frames of a 4-byte length and a msgpack payload.
+
+A descriptor rides with the first byte of its frame (SCM_RIGHTS). The kernel keeps descriptors in order, and which messages
+carry one is part of their type, so the receiver pairs them by counting.
+
+Two ways of use, never both on one channel: blocking `send`/`receive` (workers, the consumer), and `queue`/`flush`/
+`receive_available` on a non-blocking socket inside a selector loop (the coordinator, which must never wait for one peer).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from array import array
+from collections import deque
+from collections.abc import Iterator
+
+from o41td.workers.messages import Message, decode_message, encode_message
+
+__all__ = ["Channel", "ChannelClosed", "channel_pair"]
+
+_LENGTH = struct.Struct("<I")
+_MAX_FRAME_BYTES = 1 << 30
+_RECEIVE_BYTES = 1 << 18
+_MAX_DESCRIPTORS = 4
+
+
+class ChannelClosed(ConnectionError):
+    """The other end is gone (or sent something that is no frame, which ends the conversation as well)."""
+
+
+class Channel:
+    """One end of a conversation.
+
+    Called by: one receiving thread; `send` may be called from several threads.
+    """
+
+    def __init__(self, connection: socket.socket, *, blocking: bool) -> None:
+        """Takes over `connection`; closing the channel closes it."""
+        self._socket = connection
+        self._socket.setblocking(blocking)
+        self._received = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._unsent: deque[tuple[memoryview, int | None]] = deque()
+        self._send_lock = threading.Lock()
+        self._closed = False
+
+    def fileno(self) -> int:
+        """Returns the socket's descriptor, for selectors."""
+        return self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether `flush` has something left to do."""
+        return bool(self._unsent)
+
+    # ---- sending ---------------------------------------------------------------------------------------------------
+
+    def send(self, message: Message, descriptor: int | None = None) -> None:
+        """Sends one message whole.
+
+        Blocks: while the peer does not read and the socket's buffer is full.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+        """
+        frame = memoryview(_frame_of(message))
+        with self._send_lock:
+            try:
+                while frame:
+                    frame = frame[self._send_some(frame, descriptor) :]
+                    descriptor = None
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+
+    def queue(self, message: Message, descriptor: int | None = None) -> None:
+        """Puts a message behind those not sent yet; the descriptor must stay open until it is flushed."""
+        self._unsent.append((memoryview(_frame_of(message)), descriptor))
+
+    def flush(self) -> None:
+        """Sends what the socket takes without waiting.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+        """
+        while self._unsent:
+            frame, descriptor = self._unsent[0]
+            try:
+                sent = self._send_some(frame, descriptor)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+            if sent == len(frame):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = (frame[sent:], None)
+
+    def _send_some(self, frame: memoryview, descriptor: int | None) -> int:
+        if descriptor is None:
+            return self._socket.send(frame, socket.MSG_NOSIGNAL)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))]
+        return self._socket.sendmsg([frame], rights, socket.MSG_NOSIGNAL)
+
+    # ---- receiving -------------------------------------------------------------------------------------------------
+
+    def receive(self) -> Message:
+        """Returns the next message.
+
+        Blocks: until one is there or the peer is gone; the peer's death closes the socket, so this cannot hang on a corpse.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+        """
+        while True:
+            for message in self._parsed(limit=1):
+                return message
+            self._receive_some()
+
+    def received(self) -> Iterator[Message]:
+        """Yields whole messages that are here already, without asking the socket (which a selector would not wake for)."""
+        yield from self._parsed()
+
+    def receive_available(self) -> Iterator[Message]:
+        """Yields what has arrived, without waiting.
+
+        Raises:
+            ChannelClosed: The peer is gone; everything that it sent was yielded before.
+        """
+        while True:
+            try:
+                self._receive_some()
+            except BlockingIOError:
+                yield from self._parsed()
+                return
+            except ChannelClosed:
+                yield from self._parsed()
+                raise
+            yield from self._parsed()
+
+    def take_descriptor(self) -> int:
+        """Returns the descriptor that came with the message just received; the caller closes it.
+
+        Raises:
+            ChannelClosed: None came (the peer's descriptor table was full, or ours is).
+        """
+        if not self._descriptors:
+            raise ChannelClosed("a message came without its descriptor: is the limit on open files reached (ulimit -n)?")
+        return self._descriptors.popleft()
+
+    def _receive_some(self) -> None:
+        try:
+            data, ancillary, _flags, _address = self._socket.recvmsg(
+                _RECEIVE_BYTES, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array("i")
+                numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
+                self._descriptors.extend(numbers)
+        if not data:
+            raise ChannelClosed("the other end closed the connection")
+        self._received += data
+
+    def _parsed(self, limit: int = -1) -> Iterator[Message]:
+        """Yields complete frames and keeps the rest; a frame leaves the buffer before it is yielded."""
+        while limit != 0 and len(self._received) >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._received)
+            if size > _MAX_FRAME_BYTES:
+                raise ChannelClosed(f"a frame of {size} bytes announced: not our protocol")
+            end = _LENGTH.size + size
+            if len(self._received) < end:
+                return
+            payload = bytes(memoryview(self._received)[_LENGTH.size : end])
+            del self._received[:end]
+            try:
+                message = decode_message(payload)
+            except ValueError as error:
+                raise ChannelClosed(str(error)) from error
+            limit -= 1
+            yield message
+
+    def close(self) -> None:
+        """Closes the socket and every descriptor not taken; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._socket.close()
+            while self._descriptors:
+                os.close(self._descriptors.popleft())
+
+
+def channel_pair() -> tuple[socket.socket, socket.socket]:
+    """Returns two connected, non-inheritable stream sockets with roomy buffers."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    return ours, theirs
+
+
+def _frame_of(message: Message) -> bytes:
+    payload = encode_message(message)
+    return _LENGTH.pack(len(payload)) + payload

@@ -1,0 +1,155 @@
+"""A shard's footer: how many rows each row group has, what decoding it costs, and whether its schema fits the fields.
+
+Only the projected columns' metadata is looked at: asking for an encrypted column's aborts the process, which is why footers
+are read in workers and nowhere else, and walking all columns of a wide shard is slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from o41td.errors import CorruptDataError
+from o41td.fields import FieldPlan
+from o41td.projection import ProjectionPlan, plan_projection
+from o41td.workers.shard_file import content_version, identity_of, open_shard_file, raise_failure
+
+__all__ = ["ShardFooter", "check_leaves", "decoded_width_of", "read_footer"]
+
+_OFFSET_BYTES = 4.125
+"""A list's offset and validity bit: one a row, and for each level below the outermost one a value at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFooter:
+    """One shard, by row group: rows, decoded and compressed bytes of the projected columns, each int64 [row groups].
+
+    `decoded_bytes` is what the columns take in Arrow, and never less than what their pages take uncompressed.
+    """
+
+    rows: NDArray[np.int64]
+    decoded_bytes: NDArray[np.int64]
+    compressed_bytes: NDArray[np.int64]
+    size_bytes: int
+    mtime_ns: int
+    version: str
+    plan: ProjectionPlan
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the shard."""
+        return int(self.rows.sum())
+
+
+def read_footer(filesystem: Any, path: str, fields: Sequence[FieldPlan], *, source: str | None = None) -> ShardFooter:
+    """Reads one shard's footer and checks its schema against the fields.
+
+    Args:
+        filesystem: An fsspec filesystem, or None for this machine's files.
+        path: The shard, a path of that filesystem.
+        fields: The fields of the source.
+        source: The source's name, for errors.
+
+    Returns:
+        The footer. A shard without rows is fine and adds nothing.
+
+    Raises:
+        MissingShardError: There is no such file.
+        CorruptDataError: It is not Parquet, cut short, damaged or encrypted.
+        SchemaError: Its columns do not give the fields.
+        StorageError: The store does not answer.
+
+    Blocks: On the store.
+    Called by: A worker.
+    """
+    identity = identity_of(path, filesystem, source=source)
+    if identity.size_bytes < 12:
+        raise CorruptDataError(
+            f"the shard is no Parquet file: it has {identity.size_bytes} bytes", source=source, shard=path
+        )
+    try:
+        with open_shard_file(path, filesystem) as file:
+            version = content_version(file, identity)
+            parquet = pq.ParquetFile(file)
+            schema = parquet.schema_arrow
+            metadata = parquet.metadata
+    except Exception as error:  # noqa: BLE001 - whatever a damaged file makes Arrow raise is that shard's error
+        raise_failure(error, source=source, shard=path)
+    plan = plan_projection(schema, fields, source=source, shard=path)
+    check_leaves(plan, metadata, source=source, shard=path)
+    try:
+        rows, decoded_bytes, compressed_bytes = _row_groups_of(metadata, plan)
+    except Exception as error:  # noqa: BLE001 - as above
+        raise_failure(error, source=source, shard=path)
+    if (rows < 0).any() or int(rows.sum()) != metadata.num_rows:
+        why = f"its footer counts {metadata.num_rows} rows, and its row groups {int(rows.sum())}"
+        raise CorruptDataError(f"the shard contradicts itself: {why}", source=source, shard=path)
+    return ShardFooter(
+        rows=rows,
+        decoded_bytes=decoded_bytes,
+        compressed_bytes=compressed_bytes,
+        size_bytes=identity.size_bytes,
+        mtime_ns=identity.mtime_ns,
+        version=version,
+        plan=plan,
+    )
+
+
+def check_leaves(plan: ProjectionPlan, metadata: Any, *, source: str | None, shard: str) -> None:
+    """Checks that leaves counted in the Arrow schema are the file's columns, so an index means the same in both.
+
+    Raises:
+        CorruptDataError: They are not.
+    """
+    if plan.num_leaves != metadata.num_columns:
+        why = f"its Arrow schema has {plan.num_leaves} leaf columns and its Parquet schema {metadata.num_columns}"
+        raise CorruptDataError(f"the shard contradicts itself: {why}", source=source, shard=shard)
+
+
+def decoded_width_of(leaf_type: Any) -> float:
+    """Bytes that one value of a leaf takes in Arrow, list offsets and validity left out.
+
+    Of binary values and dictionaries this is the offset or index; their bytes are the pages' uncompressed size at least.
+
+    Args:
+        leaf_type: An Arrow type that `plan_projection` accepts as a leaf.
+    """
+    if isinstance(leaf_type, pa.BaseExtensionType):
+        leaf_type = leaf_type.storage_type
+    if pa.types.is_null(leaf_type):
+        return 0.0
+    try:
+        return float(leaf_type.bit_width) / 8
+    except ValueError:
+        return 8.0
+
+
+def _row_groups_of(
+    metadata: Any, plan: ProjectionPlan
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    leaf_types = {item.leaf_index: item.leaf_type for item in plan.fields}
+    columns = []
+    for index in plan.column_indices:
+        column = metadata.schema.column(index)
+        nullable = 0.125 if column.max_definition_level else 0.0
+        columns.append((index, decoded_width_of(leaf_types[index]) + nullable, column.max_repetition_level))
+    num_groups = metadata.num_row_groups
+    rows = np.zeros(num_groups, np.int64)
+    decoded = np.zeros(num_groups, np.int64)
+    compressed = np.zeros(num_groups, np.int64)
+    for group in range(num_groups):
+        row_group = metadata.row_group(group)
+        rows[group] = num_rows = row_group.num_rows
+        for index, width, num_lists in columns:
+            chunk = row_group.column(index)
+            num_offsets = (num_rows + 1 + (num_lists - 1) * chunk.num_values) if num_lists else 0
+            in_arrow = int(chunk.num_values * width + num_offsets * _OFFSET_BYTES) + 1
+            decoded[group] += max(in_arrow, chunk.total_uncompressed_size)
+            compressed[group] += chunk.total_compressed_size
+    return rows, decoded, compressed

@@ -1,0 +1,324 @@
+"""Everything that crosses a socket: one frozen record a message, msgpack arrays on the wire, never a pickle.
+
+A record is encoded as ``[tag, *fields in order]``. The tag is the class's place in `MESSAGE_TYPES`, so both ends must be of
+one version: a loader starts its own processes from its own package, which makes that true by construction.
+
+Half-open ranges throughout. Arrays travel as ``bytes`` of little-endian numbers, whose dtype the field's comment states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import msgpack
+
+__all__ = [
+    "MESSAGE_TYPES",
+    "AttachArena",
+    "BatchesGathered",
+    "BatchesReady",
+    "BlockDecoded",
+    "BlockFailed",
+    "DecodeBlock",
+    "FooterFailed",
+    "FooterRead",
+    "LoaderFailed",
+    "LoaderOpened",
+    "LoaderPlanned",
+    "Message",
+    "OpenLoader",
+    "OpenProgress",
+    "ReadFooter",
+    "Retire",
+    "ServeFrom",
+    "StatsReply",
+    "StatsRequest",
+    "StreamEnded",
+    "StreamFailed",
+    "WorkerReady",
+    "decode_message",
+    "encode_message",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of every record; `carries_descriptor` says that a file descriptor rides with the frame."""
+
+    carries_descriptor: ClassVar[bool] = False
+
+
+# ---- worker -> coordinator, coordinator -> worker ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady(Message):
+    """A worker has imported what it needs and takes orders."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFooter(Message):
+    """Read one shard's footer and check its schema against the fields of a source."""
+
+    task_id: int
+    source: str
+    uri: str
+    fields: list[dict[str, Any]]  # FieldPlan records
+    storage: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FooterRead(Message):
+    """A shard's row groups: rows, decoded and compressed bytes of the projected columns, each int64 little-endian."""
+
+    task_id: int
+    rows: bytes
+    decoded_bytes: bytes
+    compressed_bytes: bytes
+    size_bytes: int
+    mtime_ns: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class FooterFailed(Message):
+    """A footer could not be read, or its schema does not fit; `error` is an error record."""
+
+    task_id: int
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachArena(Message):
+    """Map the arena whose descriptor rides along; `sources` holds the FieldPlan records of each source slot."""
+
+    carries_descriptor: ClassVar[bool] = True
+    layout: dict[str, Any]
+    sources: list[list[dict[str, Any]]]
+    source_names: list[str]
+    max_row_group_bytes: int
+    storage: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBlock(Message):
+    """Decode rows into a slot.
+
+    Each piece is ``[uri, size_bytes, mtime_ns, row_group, group_rows, decoded_bytes, shard_row, row_start, row_stop, slot_row]``:
+    rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of its shard, go to the slot's rows from
+    `slot_row` on.
+    """
+
+    block_id: int
+    source: int
+    slot: int
+    pieces: list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDecoded(Message):
+    """The slot holds the block's rows. Times are seconds of wall clock spent fetching, decoding and projecting."""
+
+    block_id: int
+    rows: int
+    read_bytes: int
+    fetch_s: float
+    decode_s: float
+    project_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFailed(Message):
+    """The block's rows cannot be had; `error` is an error record."""
+
+    block_id: int
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Retire(Message):
+    """Finish nothing more and leave."""
+
+
+# ---- consumer -> coordinator ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoader(Message):
+    """The first message of a loader's owner: what to stream.
+
+    `job` is a StreamJob record. `known_sources` are source index records from an earlier coordinator of the same stream (then
+    nothing is read again), `expected_sources` what a checkpoint says the shards must be.
+    """
+
+    job: dict[str, Any]
+    storage: dict[str, Any] | None
+    rank: int
+    world_size: int
+    known_sources: list[dict[str, Any]] | None
+    expected_sources: list[dict[str, Any]] | None
+    plan_only: bool
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServeFrom(Message):
+    """Serve a rank from a place on: `position` is the stage's own number of the next round's first batch, and `global_batch`
+    the number of the same batch among those of all stages."""
+
+    generation: int
+    rank: int
+    world_size: int
+    stage: int
+    position: int
+    global_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesGathered(Message):
+    """The first `count` batches of this generation are out of the arena."""
+
+    generation: int
+    count: int
+    delivered: int
+    wait_s: float
+    dropped_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRequest(Message):
+    """Ask for `StatsReply`."""
+
+    request_id: int
+
+
+# ---- coordinator -> consumer ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProgress(Message):
+    """Footers read so far, of how many."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOpened(Message):
+    """The index is complete and the arena is reserved; its descriptor rides along."""
+
+    carries_descriptor: ClassVar[bool] = True
+    layout: dict[str, Any]
+    sources: list[dict[str, Any]]
+    bound: dict[str, Any]
+    arena_kind: str
+    notices: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPlanned(Message):
+    """The index is complete, and what a loader would take is known; nothing was reserved (`plan_only`)."""
+
+    sources: list[dict[str, Any]]
+    bound: dict[str, Any]
+    notices: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFailed(Message):
+    """The loader cannot be opened, or cannot go on at all."""
+
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesReady(Message):
+    """Consecutive batches whose rows are all in the arena.
+
+    `rows` holds the arena rows of all of them end to end (int64 little-endian), `num_rows[i]` of them for batch i, which is
+    the stage's batch `numbers[i]` with order digest `digests[i]`; `releases[i]` asks for a `BatchesGathered` behind it.
+    """
+
+    generation: int
+    stage: int
+    numbers: list[int]
+    num_rows: list[int]
+    digests: list[int]
+    releases: list[bool]
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded(Message):
+    """Behind the batches sent so far the finite stage is over; this rank's share of the rows left out is `dropped_rows`."""
+
+    generation: int
+    dropped_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFailed(Message):
+    """Behind the batches sent so far the stream cannot go on."""
+
+    generation: int
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StatsReply(Message):
+    """Live figures of a loader."""
+
+    request_id: int
+    stats: dict[str, Any]
+
+
+MESSAGE_TYPES: tuple[type[Message], ...] = (
+    WorkerReady,
+    ReadFooter,
+    FooterRead,
+    FooterFailed,
+    AttachArena,
+    DecodeBlock,
+    BlockDecoded,
+    BlockFailed,
+    Retire,
+    OpenLoader,
+    ServeFrom,
+    BatchesGathered,
+    StatsRequest,
+    OpenProgress,
+    LoaderOpened,
+    LoaderPlanned,
+    LoaderFailed,
+    BatchesReady,
+    StreamEnded,
+    StreamFailed,
+    StatsReply,
+)
+_TAGS = {message_type: tag for tag, message_type in enumerate(MESSAGE_TYPES)}
+_FIELDS = {message_type: tuple(field.name for field in fields(message_type)) for message_type in MESSAGE_TYPES}
+
+
+def encode_message(message: Message) -> bytes:
+    """Returns the frame's payload."""
+    kind = type(message)
+    return bytes(msgpack.packb([_TAGS[kind], *[getattr(message, name) for name in _FIELDS[kind]]]))
+
+
+def decode_message(payload: bytes | memoryview) -> Message:
+    """Returns the record in a frame's payload.
+
+    Raises:
+        ValueError: The payload is no record of this version.
+    """
+    try:
+        tag, *values = msgpack.unpackb(payload, strict_map_key=False)
+        kind = MESSAGE_TYPES[tag]
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise ValueError(f"not a message of this version: {error}") from error
+    if len(values) != len(_FIELDS[kind]):
+        raise ValueError(f"{kind.__name__} has {len(_FIELDS[kind])} fields, the frame has {len(values)}")
+    return kind(*values)

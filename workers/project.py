@@ -1,0 +1,389 @@
+"""Decoded columns into the fixed-shape rows of a slot: convert, check, cut, pad, replace nulls.
+
+    chunk ─ struct members ─┬─ scalar ── leaf values ───────────────► out [n]
+                            └─ list level ─ … ─ list level ─ leaf ──► out [n, *shape]
+
+Clean data take one pass: a whole-block range check where the types can clash at all, and one copy into the slot. Only a block
+that fails the check, or that has nulls among its values, is looked at value by value; values that a cut leaves out are never
+judged. Of everything that is refused in a table, the error names the earliest row, whatever column it is in, so it does not
+depend on how rows were split into blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from o41td.errors import SchemaError, ValueRefusedError
+from o41td.fields import SOURCE_DTYPES
+from o41td.projection import FieldProjection, ProjectionPlan
+from o41td.workers.conversion import Conversion
+from o41td.workers.leaf_values import LeafValues, leaf_values_of, plain_dtype_of, validity_of
+from o41td.workers.list_level import (
+    ListLevel,
+    bytes_level_of,
+    item_places,
+    list_level_of,
+    packed_values_of,
+    tensor_level_of,
+)
+from o41td.workers.ragged import copy_ragged
+
+__all__ = ["Projector"]
+
+Rows = NDArray[np.int64] | None
+"""Which row of the table each row of an inner level belongs to; None where they are the same."""
+
+
+class Projector:
+    """Writes the rows of decoded tables into a slot.
+
+    Args:
+        plan: The plan of the shard that the tables come from.
+    """
+
+    def __init__(self, plan: ProjectionPlan) -> None:
+        self._columns = tuple(_ColumnWriter(item) for item in plan.fields)
+        self._schema: Any = None
+        self._places: list[int] = []
+
+    def write(
+        self,
+        table: Any,
+        out: Mapping[str, NDArray[Any]],
+        *,
+        row_offset_in_shard: int = 0,
+        row_group: int | None = None,
+        shard: str | None = None,
+        source: str | None = None,
+    ) -> None:
+        """Writes row i of the table into row i of every field's array.
+
+        Args:
+            table: A `pyarrow.Table` or `RecordBatch` with at least the planned columns.
+            out: By field name an array [at least table.num_rows, *shape] of the field's dtype, C-contiguous.
+            row_offset_in_shard: The row of the shard that is the table's first.
+            row_group: For errors.
+            shard: For errors.
+            source: For errors.
+
+        Raises:
+            ValueRefusedError: A value does not fit; the earliest such row is named. What `out` holds then is undefined.
+            SchemaError: The table lacks a column of the plan, or has it with another type.
+        """
+        if self._schema is None or not table.schema.equals(self._schema):
+            self._places = [column.place_in(table.schema) for column in self._columns]
+            self._schema = table.schema
+        refusals = _Refusals()
+        num_rows = table.num_rows
+        for column, place in zip(self._columns, self._places, strict=True):
+            column.write(table.column(place), out[column.name][:num_rows], refusals)
+        if refusals.row is not None:
+            raise ValueRefusedError(
+                refusals.why,
+                source=source,
+                shard=shard,
+                row_group=row_group,
+                row=row_offset_in_shard + refusals.row,
+                column=refusals.column,
+                value=refusals.value,
+                advice=refusals.advice,
+            )
+
+
+class _Refusals:
+    """The earliest row that was refused; of equal rows, the first field's."""
+
+    __slots__ = ("advice", "column", "row", "value", "why")
+
+    def __init__(self) -> None:
+        self.row: int | None = None
+        self.column = self.value = self.why = ""
+        self.advice: str | None = None
+
+    def add(self, row: int, column: str, value: object, why: str, advice: str | None = None) -> None:
+        """Notes a refusal if no earlier row was refused."""
+        if self.row is None or row < self.row:
+            self.row, self.column, self.value, self.why, self.advice = row, column, str(value), why, advice
+
+
+class _ColumnWriter:
+    """Writes one field: walks down to its values, chunk by chunk, then converts them into the slot."""
+
+    def __init__(self, item: FieldProjection) -> None:
+        self.name = item.field.name
+        self._item = item
+        self._field = item.field
+        self._target = item.field.numpy_dtype
+        self._packed = SOURCE_DTYPES[item.field.source_dtype or "i32"] if item.kind == "packed" else None
+        self._flags = self._packed is not None and self._packed.kind == "b"
+        self._conversion: Conversion | None = None
+        is_plain = item.kind == "values" and not item.field.shape and not item.path
+        dtype = plain_dtype_of(item.arrow_type) if is_plain else None
+        self._plain = None if dtype is None else Conversion(dtype, self._target, exact=item.field.exact)
+
+    def place_in(self, schema: Any) -> int:
+        """The field's column in rows of this schema, checked to be of the type that was planned for."""
+        place: int = schema.get_field_index(self._item.column)
+        found = schema.field(place).type if place >= 0 else None
+        for member in self._item.path:
+            at = found.get_field_index(member) if found is not None and pa.types.is_struct(found) else -1
+            found = found.field(at).type if at >= 0 else None
+        if found is None or found != self._item.arrow_type:
+            has = "nothing of that name, or it twice" if found is None else f"type {found}"
+            why = f"the rows have {has} where the schema has type {self._item.arrow_type}"
+            raise SchemaError(why, column=self._item.label)
+        return place
+
+    def write(self, column: Any, out: NDArray[Any], refusals: _Refusals) -> None:
+        """Writes the field's column, chunked or not, into `out`: [n, *shape]."""
+        if not isinstance(column, pa.ChunkedArray):
+            chunks = [column]
+        elif column.num_chunks == 1:
+            chunks = [column.chunk(0)]
+        else:
+            chunks = column.chunks
+        row = 0
+        for chunk in chunks:
+            stop = row + len(chunk)
+            if stop > row and not self._write_plainly(chunk, out[row:stop]):
+                self._write_chunk(chunk, out[row:stop], _Place(refusals, self._item.label, row))
+            row = stop
+
+    def _write_plainly(self, array: Any, out: NDArray[Any]) -> bool:
+        """Writes scalars that Arrow holds as NumPy would, all there and all fitting, with the least ado."""
+        plain = self._plain
+        if plain is None or array.null_count:
+            return False
+        dtype = plain.source
+        values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+        if not plain.all_fit(values):
+            return False
+        plain.cast_into(values, out)
+        return True
+
+    def _write_chunk(self, array: Any, out: NDArray[Any], place: _Place) -> None:
+        above: NDArray[np.bool_] | None = None
+        for member in self._item.path:
+            above = _both(above, validity_of(array))
+            array = array.field(member)
+        if self._packed is not None:
+            self._write_packed(array, above, out, place)
+        elif not self._field.shape:
+            leaf = leaf_values_of(array)
+            self._write_scalars(LeafValues(leaf.values, _both(above, leaf.valid)), out, place)
+        else:
+            tensor = self._item.tensor_shape
+            if isinstance(array, pa.FixedShapeTensorArray):
+                array = array.storage
+            level = list_level_of(array) if tensor is None else tensor_level_of(array, tensor)
+            self._write_lists(_under(level, above), 0, out, None, place)
+
+    def _write_packed(self, array: Any, above: NDArray[np.bool_] | None, out: NDArray[Any], place: _Place) -> None:
+        assert self._packed is not None
+        size = self._packed.itemsize
+        level = _under(bytes_level_of(array), above)
+        broken = level.lengths % size != 0
+        if broken.any():
+            row = int(np.argmax(broken))
+            why = f"{level.lengths[row]} bytes are no whole number of {self._field.source_dtype} values of {size} bytes"
+            place.add(row, f"{level.lengths[row]} bytes", why)
+            level = level.without(broken)
+        level, leaf = packed_values_of(level, np.dtype(np.uint8) if self._flags else self._packed)
+        if self._field.shape:
+            self._write_rows(level, leaf, 0, out, None, place)
+            return
+        wrong = level.lengths != 1
+        if level.valid is not None:
+            wrong &= level.valid
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            why = f"a scalar field takes one value a row, and this row packs {level.lengths[row]}"
+            place.add(row, f"{level.lengths[row]} values", why)
+            level = level.without(wrong)
+        places = np.where(level.lengths == 1, level.starts, 0)
+        values = leaf.values.take(places) if len(leaf.values) else np.zeros(len(places), leaf.values.dtype)
+        self._write_scalars(LeafValues(values, _both(level.valid, ~wrong if wrong.any() else None)), out, place, wrong)
+
+    def _write_scalars(
+        self, leaf: LeafValues, out: NDArray[Any], place: _Place, refused: NDArray[np.bool_] | None = None
+    ) -> None:
+        conversion = self._conversion_of(leaf)
+        values, valid = leaf.values, leaf.valid
+        if not conversion.all_fit(values):
+            bad = conversion.misfits(values)
+            if valid is not None:
+                bad &= valid
+            self._refuse_values(values, bad, None, conversion, place)
+        conversion.cast_into(values, out)
+        if valid is not None:
+            missing = ~valid if refused is None else ~valid & ~refused
+            self._fill_nulls(missing, out, None, place, "the value is null")
+
+    def _write_lists(self, level: ListLevel, axis: int, out: NDArray[Any], rows: Rows, place: _Place) -> None:
+        """Writes list rows into `out`: [n, *shape[axis:]]. The last level goes to `_write_rows`."""
+        shape = self._field.shape
+        if axis == self._item.num_lists - 1:
+            level, leaf = _leaf_of(level)
+            self._write_rows(level, leaf, axis, out, rows, place)
+            return
+        size = shape[axis]
+        taken = np.minimum(level.lengths, size)
+        places = item_places(level.starts, taken)
+        owners = np.repeat(np.arange(len(taken), dtype=np.int64) if rows is None else rows, taken)
+        inner = list_level_of(level.items).taken(places)
+        cells = out.reshape(len(out) * size, *shape[axis + 1 :])
+        if len(places) == len(cells):
+            self._write_lists(inner, axis + 1, cells, owners, place)
+        else:
+            part = np.empty((len(places), *shape[axis + 1 :]), self._target)
+            self._write_lists(inner, axis + 1, part, owners, place)
+            out.fill(self._field.pad)
+            cells[item_places(np.arange(len(taken), dtype=np.int64) * size, taken)] = part
+        if level.valid is not None:
+            self._fill_nulls(~level.valid, out, rows, place, "the list is null")
+
+    def _write_rows(
+        self, level: ListLevel, leaf: LeafValues, axis: int, out: NDArray[Any], rows: Rows, place: _Place
+    ) -> None:
+        """Writes rows of leaf values into `out`: [n, *shape[axis:]], row-major, cut and padded at the end."""
+        if not len(out):
+            return
+        inner = math.prod(self._field.shape[axis + 1 :])
+        if inner > 1:
+            broken = level.lengths % inner != 0
+            if broken.any():
+                at = int(np.argmax(broken))
+                why = f"a list of {level.lengths[at]} values does not divide into rows of {inner}"
+                place.add(at if rows is None else int(rows[at]), f"{level.lengths[at]} values", why)
+                level = level.without(broken)
+        flat = out.reshape(len(out), -1)
+        assert np.may_share_memory(flat, out), "a slot's rows are C-contiguous"
+        taken = np.minimum(level.lengths, flat.shape[1])
+        conversion = self._conversion_of(leaf)
+        if leaf.valid is None and conversion.all_fit(leaf.values):
+            self._write_clean(level, taken, leaf.values, conversion, flat)
+        else:
+            self._write_checked(level, taken, leaf, conversion, flat, rows, place)
+        if level.valid is not None:
+            self._fill_nulls(~level.valid, out, rows, place, "the list is null")
+
+    def _write_clean(
+        self,
+        level: ListLevel,
+        taken: NDArray[np.int64],
+        values: NDArray[Any],
+        conversion: Conversion,
+        flat: NDArray[Any],
+    ) -> None:
+        """Every value fits: rows of one length are one copy, others are copied row by row."""
+        num_rows, width = flat.shape
+        length = int(level.lengths[0])
+        first = int(level.starts[0])
+        if (level.lengths == length).all() and _is_even(level.starts, length):
+            dense = values[first : first + num_rows * length].reshape(num_rows, length)
+            conversion.cast_into(dense[:, :width], flat[:, :length])
+            if length < width:
+                flat[:, length:] = self._field.pad
+            return
+        copy_ragged(conversion.cast(values), level.starts, taken, flat, self._field.pad)
+
+    def _write_checked(
+        self,
+        level: ListLevel,
+        taken: NDArray[np.int64],
+        leaf: LeafValues,
+        conversion: Conversion,
+        flat: NDArray[Any],
+        rows: Rows,
+        place: _Place,
+    ) -> None:
+        """Looks at each value that is delivered, and at no other."""
+        places = item_places(level.starts, taken)
+        values = leaf.values[places]
+        owners = np.repeat(np.arange(len(taken), dtype=np.int64) if rows is None else rows, taken)
+        valid = None if leaf.valid is None else leaf.valid[places]
+        bad = conversion.misfits(values)
+        if valid is not None:
+            bad &= valid
+        self._refuse_values(values, bad, owners, conversion, place)
+        converted = conversion.cast(values)
+        if valid is not None and not valid.all():
+            converted = np.array(converted)
+            self._fill_nulls(~valid, converted, owners, place, "an item of the list is null")
+        flat.fill(self._field.pad)
+        num_rows, width = flat.shape
+        flat.reshape(-1)[item_places(np.arange(num_rows, dtype=np.int64) * width, taken)] = converted
+
+    def _refuse_values(
+        self, values: NDArray[Any], bad: NDArray[np.bool_], owners: Rows, conversion: Conversion, place: _Place
+    ) -> None:
+        if bad.any():
+            at = int(np.argmax(bad))
+            value = values[at].item()
+            place.add(at if owners is None else int(owners[at]), value, conversion.refusal_of(value))
+
+    def _fill_nulls(self, missing: NDArray[np.bool_], out: NDArray[Any], rows: Rows, place: _Place, what: str) -> None:
+        if not missing.any():
+            return
+        if self._field.null is not None:
+            out[missing] = self._field.null
+            return
+        at = int(np.argmax(missing))
+        advice = f"Set `null` of field {self.name!r} to the value to use instead"
+        place.add(at if rows is None else int(rows[at]), "null", what, advice)
+
+    def _conversion_of(self, leaf: LeafValues) -> Conversion:
+        source = leaf.values.dtype
+        if self._conversion is None or self._conversion.source != source:
+            self._conversion = Conversion(source, self._target, exact=self._field.exact, flags=self._flags)
+        return self._conversion
+
+
+class _Place:
+    """A chunk's place in its column: turns rows of the chunk into rows of the table."""
+
+    __slots__ = ("_column", "_first_row", "_refusals")
+
+    def __init__(self, refusals: _Refusals, column: str, first_row: int) -> None:
+        self._refusals = refusals
+        self._column = column
+        self._first_row = first_row
+
+    def add(self, row: int, value: object, why: str, advice: str | None = None) -> None:
+        """Notes that a row of this chunk is refused."""
+        self._refusals.add(self._first_row + row, self._column, value, why, advice)
+
+
+def _leaf_of(level: ListLevel) -> tuple[ListLevel, LeafValues]:
+    """The leaf values that a level's rows use, and the level with its places counted from the first of them."""
+    filled = level.lengths > 0
+    if not filled.any():
+        return level, leaf_values_of(level.items[:0])
+    starts, lengths = level.starts[filled], level.lengths[filled]
+    first, last = int(starts.min()), int((starts + lengths).max())
+    values = leaf_values_of(level.items.slice(first, last - first))
+    return ListLevel(level.starts - first, level.lengths, level.valid, level.items), values
+
+
+def _is_even(starts: NDArray[np.int64], length: int) -> bool:
+    """Whether rows of one length lie end to end."""
+    return bool((np.diff(starts) == length).all())
+
+
+def _under(level: ListLevel, above: NDArray[np.bool_] | None) -> ListLevel:
+    """The level where rows under a null struct are null."""
+    if above is None:
+        return level
+    return ListLevel(level.starts, np.where(above, level.lengths, 0), _both(level.valid, above), level.items)
+
+
+def _both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    if one is None:
+        return other
+    return one if other is None else one & other

@@ -1,0 +1,109 @@
+"""Rows of unequal length into rows of equal length: cut, padded, written straight into the slot.
+
+Measured on rows of about 700 values into 2 048 (ns a row, int32 and bool): a NumPy slice a row 2 260 and 1 440; a boolean
+mask 3 120 and 2 090; a memoryview slice a row after one fill 1 480 and 530; Arrow's `list_slice` 2 140 and 375; gluing views
+of rows and of padding together in one Arrow cast 1 600 and 240. So long rows are copied by memoryview, and short ones, where
+the interpreter's 300 ns a row would dominate, by the cast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+__all__ = ["copy_ragged"]
+
+_GLUED_ROW_BYTES = 4096
+"""Rows up to this size are glued, longer ones are copied one by one."""
+
+_GLUED_BLOCK_BYTES = 2 << 20
+"""Bytes of output glued at once; as much again is needed meanwhile."""
+
+_INLINE_BYTES = 12
+"""A binary view this short holds its bytes itself."""
+
+_VIEW = np.dtype([("size", "<i4"), ("inline", "u1", 4), ("buffer", "<i4"), ("offset", "<i4")])
+
+
+def copy_ragged(
+    values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any], pad: object
+) -> None:
+    """Writes `values[starts[i] : starts[i] + lengths[i]]` into `out[i]`, and `pad` behind it.
+
+    Args:
+        values: [m], contiguous, of the dtype of `out`.
+        starts: int64 [n].
+        lengths: int64 [n], none above `out.shape[1]`.
+        out: [n, width], C-contiguous.
+        pad: The value behind short rows.
+    """
+    if out.size == 0:
+        return
+    if not lengths.any():
+        out.fill(pad)
+        return
+    row_bytes = out.shape[1] * out.itemsize
+    if row_bytes > _GLUED_ROW_BYTES or values.nbytes >= 2**31:
+        _copy_rows(values, starts, lengths, out, pad)
+        return
+    block_rows = _GLUED_BLOCK_BYTES // row_bytes
+    for row in range(0, len(out), block_rows):
+        block = slice(row, row + block_rows)
+        # Arrow sets aside room for all bytes that it is shown, so it is shown those of the block.
+        filled = lengths[block] > 0
+        first = int(starts[block][filled].min(initial=len(values)))
+        last = int((starts[block] + lengths[block])[filled].max(initial=first))
+        _glue(values[first:last], starts[block] - first, lengths[block], out[block], pad)
+
+
+def _copy_rows(
+    values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any], pad: object
+) -> None:
+    size = out.itemsize
+    if int(lengths.min()) < out.shape[1]:
+        out.fill(pad)
+    target = memoryview(out.reshape(-1).view(np.uint8))
+    source = memoryview(values.view(np.uint8))
+    begins = np.arange(len(out), dtype=np.int64) * (out.shape[1] * size)
+    ends = begins + lengths * size
+    firsts = starts * size
+    lasts = firsts + lengths * size
+    for begin, end, first, last in zip(begins.tolist(), ends.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
+        target[begin:end] = source[first:last]
+
+
+def _glue(
+    values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any], pad: object
+) -> None:
+    """Builds Arrow binary views [row 0, padding, row 1, padding, …] and lets one cast lay their bytes end to end."""
+    num_rows, width = out.shape
+    size = out.itemsize
+    padding = np.full(max(width, _INLINE_BYTES), pad, out.dtype)
+    views = np.zeros((num_rows, 2), _VIEW)
+    views["size"][:, 0] = lengths * size
+    views["size"][:, 1] = (width - lengths) * size
+    views["offset"][:, 0] = starts * size
+    views["buffer"][:, 1] = 1
+    _fill_inline(views[:, 0], values.view(np.uint8))
+    _fill_inline(views[:, 1], padding.view(np.uint8))
+    buffers = [None, pa.py_buffer(views), pa.py_buffer(values), pa.py_buffer(padding)]
+    glued = pa.Array.from_buffers(pa.binary_view(), 2 * num_rows, buffers).cast(pa.large_binary())
+    laid = np.frombuffer(glued.buffers()[2], np.uint8, count=out.nbytes)
+    out.reshape(-1).view(np.uint8)[:] = laid
+
+
+def _fill_inline(views: NDArray[Any], data: NDArray[np.uint8]) -> None:
+    """Puts the bytes of short views into the views, and zeros behind them, as Arrow's format wants it."""
+    short = np.flatnonzero(views["size"] <= _INLINE_BYTES)
+    if not len(short):
+        return
+    places = views["offset"][short, None] + np.arange(_INLINE_BYTES)
+    there = np.arange(_INLINE_BYTES) < views["size"][short, None]
+    taken = np.where(there, data.take(places, mode="clip") if len(data) else 0, 0).astype(np.uint8)
+    packed = np.zeros(len(short), _VIEW)
+    packed["size"] = views["size"][short]
+    packed.view(np.uint8).reshape(len(short), _VIEW.itemsize)[:, 4:] = taken
+    views[short] = packed

@@ -1,0 +1,102 @@
+"""A large row group, read in slices: bounded memory, forwards; going back begins the row group anew.
+
+Column chunks are read through small buffers page by page, so neither the compressed nor the decoded row group is ever whole in
+memory. What is held is one decoded batch and the buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from o41td.workers.shard_file import open_shard_file
+
+__all__ = ["RowGroupStream"]
+
+_BUFFER_BYTES = 256 << 10
+_BATCH_BYTES = 8 << 20
+
+
+class RowGroupStream:
+    """Serves consecutive row ranges of one row group.
+
+    Args:
+        path: The shard.
+        filesystem: An fsspec filesystem, or None.
+        metadata: The shard's footer.
+        row_group: The row group.
+        column_indices: The leaf columns to read.
+        decoded_bytes: What these columns take decoded; it sets how many rows are decoded at once.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        filesystem: Any,
+        *,
+        metadata: Any,
+        row_group: int,
+        column_indices: Sequence[int],
+        decoded_bytes: int,
+    ) -> None:
+        self._row_group = row_group
+        self._column_indices = list(column_indices)
+        self._num_rows: int = metadata.row_group(row_group).num_rows
+        self._batch_rows = max(1, _BATCH_BYTES * self._num_rows // max(1, decoded_bytes))
+        self.nbytes = 2 * decoded_bytes * self._batch_rows // max(1, self._num_rows) + _BUFFER_BYTES * len(
+            column_indices
+        )
+        """Memory held, about."""
+        self._file = open_shard_file(path, filesystem)
+        self._parquet = pq.ParquetFile(
+            self._file, metadata=metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+        )
+        self._batches: Iterator[Any] = iter(())
+        self._batch: Any = None
+        self._restart()
+
+    def read_rows(self, row_start: int, row_stop: int) -> Any:
+        """Decodes rows [row_start, row_stop) of the row group.
+
+        Returns:
+            A `pyarrow.Table`; it has fewer rows where the row group ends too early.
+        """
+        if row_start < self._row:
+            self._restart()
+        parts = []
+        while self._row < row_stop:
+            if self._batch is None or self._batch.num_rows == 0:
+                self._batch = next(self._batches, None)
+                if self._batch is None:
+                    break
+                continue
+            skipped = min(max(0, row_start - self._row), self._batch.num_rows)
+            taken = 0 if skipped == self._batch.num_rows else min(row_stop - self._row, self._batch.num_rows) - skipped
+            if taken > 0:
+                parts.append(self._batch.slice(skipped, taken))
+            self._row += skipped + taken
+            self._batch = self._batch.slice(skipped + taken)
+        return pa.Table.from_batches(parts, None if parts else pa.schema([]))
+
+    def has_more(self) -> bool:
+        """Whether rows are left; looks ahead by one batch."""
+        while self._batch is None or self._batch.num_rows == 0:
+            self._batch = next(self._batches, None)
+            if self._batch is None:
+                return False
+        return True
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._batches, self._batch = iter(()), None
+        self._file.close()
+
+    def _restart(self) -> None:
+        self._row = 0
+        self._batch = None
+        self._batches = self._parquet.reader.iter_batches(
+            self._batch_rows, [self._row_group], column_indices=self._column_indices, use_threads=False
+        )

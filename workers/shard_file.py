@@ -1,0 +1,137 @@
+"""A shard as a file: opened, identified, and every failure said in one line that names it.
+
+Local files are opened plainly and never memory-mapped: a mapped file that is cut short is a SIGBUS, an open one an error. The
+file's size and mtime are looked at after it was opened, so they belong to what is read or to something newer.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from o41td.errors import ChangedDataError, CorruptDataError, DataError, MissingShardError, StorageError
+
+__all__ = ["ShardIdentity", "content_version", "failure_of", "identity_of", "open_shard_file"]
+
+_HEAD_BYTES = 32 << 10
+_TAIL_BYTES = 64 << 10
+_SAMPLE_BYTES = 4 << 10
+_NUM_SAMPLES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardIdentity:
+    """What tells a shard from one that replaced it: size and mtime of a local file, size and etag elsewhere."""
+
+    size_bytes: int
+    mtime_ns: int
+    etag: str | None = None
+
+    def check(self, now: ShardIdentity, *, source: str | None, shard: str) -> None:
+        """Compares the shard as it was indexed with the shard as it is now.
+
+        Raises:
+            ChangedDataError: They differ.
+        """
+        changes = []
+        if now.size_bytes != self.size_bytes:
+            changes.append(f"its size was {self.size_bytes} bytes and is {now.size_bytes}")
+        if now.mtime_ns != self.mtime_ns:
+            changes.append(f"its modification time was {self.mtime_ns} ns and is {now.mtime_ns} ns")
+        if self.etag is not None and now.etag != self.etag:
+            changes.append(f"its etag was {self.etag} and is {now.etag}")
+        if changes:
+            raise ChangedDataError(
+                f"the shard changed after it was indexed: {', '.join(changes)}", source=source, shard=shard
+            )
+
+
+def identity_of(path: str, filesystem: Any = None, *, source: str | None = None) -> ShardIdentity:
+    """The identity of the shard at `path` now.
+
+    Args:
+        path: A local path, or a path of the filesystem.
+        filesystem: An fsspec filesystem, or None for this machine's files.
+        source: The source's name, for errors.
+
+    Raises:
+        MissingShardError: There is no such file.
+        CorruptDataError: It is a folder, a pipe or the like; nothing is opened, so a pipe that nobody writes does not block.
+        StorageError: The store does not say.
+    """
+    try:
+        if filesystem is not None:
+            info = filesystem.info(path)
+            etag = info.get("ETag") or info.get("etag")
+            return ShardIdentity(
+                size_bytes=int(info["size"]), mtime_ns=0, etag=None if etag is None else str(etag).strip('"')
+            )
+        found = os.stat(path)
+    except OSError as error:
+        raise failure_of(error, source=source, shard=path) from error
+    if not stat.S_ISREG(found.st_mode):
+        kind = "folder" if stat.S_ISDIR(found.st_mode) else "pipe, socket or device"
+        raise CorruptDataError(f"this is a {kind}, not a file", source=source, shard=path)
+    return ShardIdentity(size_bytes=found.st_size, mtime_ns=found.st_mtime_ns)
+
+
+def open_shard_file(path: str, filesystem: Any = None) -> Any:
+    """Opens a shard for reading at any place; the caller closes it."""
+    return pa.OSFile(path, "rb") if filesystem is None else pa.PythonFile(filesystem.open(path, "rb"), mode="r")
+
+
+def content_version(file: Any, identity: ShardIdentity) -> str:
+    """A digest of size, head, tail (the footer, so every row count and statistic) and 16 samples between: 16 hex digits.
+
+    Derived from content, so a copy with another mtime has the same version and a rewritten file another one. An object with
+    an etag is named by that and nothing is read.
+    """
+    size = identity.size_bytes
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=8)
+    if identity.etag is not None:
+        digest.update(identity.etag.encode())
+        return digest.hexdigest()
+    middle = max(0, size - _HEAD_BYTES - _TAIL_BYTES)
+    ranges = [(0, min(size, _HEAD_BYTES)), (max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES))]
+    ranges += [
+        (_HEAD_BYTES + middle * sample // _NUM_SAMPLES, _SAMPLE_BYTES) for sample in range(_NUM_SAMPLES) if middle
+    ]
+    for start, length in ranges:
+        file.seek(start)
+        digest.update(file.read(length))
+    return digest.hexdigest()
+
+
+def failure_of(
+    error: BaseException, *, source: str | None = None, shard: str, row_group: int | None = None
+) -> DataError | StorageError:
+    """Turns what a read raised into the error that names the shard and says why in one line."""
+    if isinstance(error, DataError | StorageError):
+        return error
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, FileNotFoundError):
+        return MissingShardError(source=source, shard=shard)
+    code = error.errno if isinstance(error, OSError) else None
+    if code in (errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
+        return MissingShardError(f"the shard cannot be opened: {os.strerror(code or 0)}", source=source, shard=shard)
+    if isinstance(error, PermissionError) or code is not None:
+        return StorageError(
+            f"the shard cannot be read: {reason}", uri=shard, advice="Check the file's permissions and its disk"
+        )
+    if "crypt" in reason.lower():
+        reason = f"it is encrypted ({reason})"
+    what = "the shard is no readable Parquet file" if row_group is None else "the row group cannot be decoded"
+    return CorruptDataError(f"{what}: {reason}", source=source, shard=shard, row_group=row_group)
+
+
+def raise_failure(error: BaseException, *, source: str | None, shard: str, row_group: int | None = None) -> NoReturn:
+    """Raises the error of `failure_of`; running out of memory and being interrupted stay what they are."""
+    if isinstance(error, MemoryError):
+        raise error
+    raise failure_of(error, source=source, shard=shard, row_group=row_group) from error

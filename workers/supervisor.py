@@ -1,0 +1,139 @@
+"""Starting, watching and ending the loader's child processes.
+
+Children are started as ``python -P -m MODULE`` with one inherited socket: never by fork (it deadlocks with threads, s3fs and
+Arrow) and never through multiprocessing's spawn (it runs the user's `__main__` again, and fails in notebooks and under
+``python -``). `-P` keeps the current folder off `sys.path`, so a user's own `workers/` or `numpy.py` shadows nothing.
+
+A child's standard error goes to a `ChildLog`: an unlinked file in memory that the parent reads when the child dies, so that
+nothing is printed over the user's screen and the reason is still told.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from o41td.workers.channel import Channel, channel_pair
+
+__all__ = ["ChildLog", "ChildProcess", "connection_from", "describe_exit", "ignore_group_signals", "start_child"]
+
+GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_LOG_TAIL_BYTES = 4000
+
+
+def ignore_group_signals() -> None:
+    """Makes this process deaf to what a terminal or scheduler sends to the whole group.
+
+    The trainer still wants its last batches and a checkpoint; a child leaves when its socket closes.
+    """
+    for number in GROUP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+
+
+class ChildLog:
+    """What children write to standard error: a file in memory, without a name."""
+
+    def __init__(self) -> None:
+        """Opens it, not inheritable but for the children started with it."""
+        self.descriptor = os.memfd_create("o41td-log", os.MFD_CLOEXEC)
+        os.set_blocking(self.descriptor, True)
+
+    def tail(self) -> str:
+        """Returns the last lines written, "" if nothing was."""
+        size = os.fstat(self.descriptor).st_size
+        data = os.pread(self.descriptor, _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
+        return data.decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        """Closes our end; idempotent."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class ChildProcess:
+    """A child with its socket. `sentinel` becomes readable when it is dead (a pidfd)."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        """Takes over the process and our end of its socket."""
+        self._process = process
+        self.connection = connection
+        self.sentinel = os.pidfd_open(process.pid)
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Sends SIGKILL, which nothing survives, whatever it is doing; harmless if it is dead."""
+        self._process.kill()
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Reaps it and returns its exit code, negative for a signal; None if it still runs.
+
+        Blocks: until it is dead, at most `timeout_s`.
+        """
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """Closes the sentinel (the channel closes the socket); the process must be reaped. Idempotent."""
+        if self.sentinel >= 0:
+            os.close(self.sentinel)
+            self.sentinel = -1
+
+
+def start_child(module: str, arguments: Sequence[str], *, log: ChildLog) -> ChildProcess:
+    """Starts ``python -P -m module --socket N …`` and returns it, not waiting for anything.
+
+    Raises:
+        OSError: The system has no room for one more process or descriptor.
+    """
+    ours, theirs = channel_pair()
+    # The child inherits the mask, so a Ctrl-C cannot hit it before it has made itself deaf.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, "--socket", str(theirs.fileno()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log.descriptor,
+            stderr=log.descriptor,
+            pass_fds=[theirs.fileno()],
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()
+    return ChildProcess(process, ours)
+
+
+def connection_from(descriptor: int, *, blocking: bool) -> Channel:
+    """Returns the channel over the socket inherited as `descriptor`."""
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)
+    return Channel(connection, blocking=blocking)
+
+
+def describe_exit(exit_code: int | None) -> str:
+    """Returns how a process ended, in words, with the likely cause of a SIGKILL."""
+    if exit_code is None:
+        return "it vanished"
+    if exit_code >= 0:
+        return f"it exited with code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    if -exit_code == signal.SIGKILL:
+        return f"it was killed by {name} (out of memory is the likely cause; dmesg or the container's events tell)"
+    return f"it was killed by {name}"

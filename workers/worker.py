@@ -1,0 +1,170 @@
+"""A worker: takes orders from the coordinator, decodes blocks into slots, and leaves when its socket closes.
+
+Two threads. The listener takes messages off the socket, so that the coordinator's death is noticed even while a read hangs:
+then it ends the process at once, whatever the other thread does. It also asks the kernel to read ahead what the next order
+needs, while the present one is decoded. The other thread, the main one, does the work in the order in which it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from typing import Any
+
+from numpy.typing import NDArray
+
+from o41td.errors import CorruptDataError, O41Error, error_to_record
+from o41td.fields import FieldPlan
+from o41td.shm.layout import ArenaLayout
+from o41td.shm.segment import MappedArena, map_arena
+from o41td.workers.channel import Channel, ChannelClosed
+from o41td.workers.footer import read_footer
+from o41td.workers.messages import (
+    AttachArena,
+    BlockDecoded,
+    BlockFailed,
+    DecodeBlock,
+    FooterFailed,
+    FooterRead,
+    Message,
+    ReadFooter,
+    WorkerReady,
+)
+from o41td.workers.parquet import ReaderPool
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """One worker process's work.
+
+    Called by: the worker's main thread.
+    """
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        """Speaks over `channel`; `number` is this worker's among its coordinator's."""
+        self._channel = channel
+        self._number = number
+        self._orders: queue.SimpleQueue[tuple[Message, int | None]] = queue.SimpleQueue()
+        self._arena: MappedArena | None = None
+        self._regions: dict[str, NDArray[Any]] = {}
+        self._block_rows = 0
+        self._fields: list[tuple[FieldPlan, ...]] = []
+        self._source_names: list[str] = []
+        self._readers = ReaderPool()
+
+    def run(self) -> None:
+        """Works until the process is ended by the listener.
+
+        Blocks: for ever.
+        """
+        threading.Thread(target=self._listen, name="o41td-listener", daemon=True).start()
+        self._channel.send(WorkerReady(os.getpid()))
+        while True:
+            message, descriptor = self._orders.get()
+            match message:
+                case ReadFooter():
+                    self._answer(self._footer_of(message))
+                case AttachArena():
+                    assert descriptor is not None
+                    self._attach(message, descriptor)
+                case DecodeBlock():
+                    self._answer(self._decoded(message))
+                case _:
+                    raise AssertionError(f"{type(message).__name__} is no order for a worker")
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self._channel.receive()
+                descriptor = self._channel.take_descriptor() if message.carries_descriptor else None
+            except ChannelClosed:
+                os._exit(0)
+            self._orders.put((message, descriptor))
+
+    def _answer(self, message: Message) -> None:
+        try:
+            self._channel.send(message)
+        except ChannelClosed:
+            os._exit(0)
+
+    def _footer_of(self, order: ReadFooter) -> Message:
+        fields = [FieldPlan.from_record(record) for record in order.fields]
+        try:
+            footer = read_footer(None, order.uri, fields, source=order.source)
+        except O41Error as error:
+            return FooterFailed(order.task_id, error_to_record(error))
+        return FooterRead(
+            task_id=order.task_id,
+            rows=footer.rows.astype("<i8").tobytes(),
+            decoded_bytes=footer.decoded_bytes.astype("<i8").tobytes(),
+            compressed_bytes=footer.compressed_bytes.astype("<i8").tobytes(),
+            size_bytes=footer.size_bytes,
+            mtime_ns=footer.mtime_ns,
+            version=footer.version,
+        )
+
+    def _attach(self, order: AttachArena, descriptor: int) -> None:
+        layout = ArenaLayout.from_record(order.layout)
+        try:
+            self._arena = map_arena(descriptor, layout, writable=True)
+        finally:
+            os.close(descriptor)
+        self._regions = {region.name: self._arena.region(region.name) for region in layout.fields}
+        self._block_rows = layout.block_rows
+        self._fields = [tuple(FieldPlan.from_record(record) for record in source) for source in order.sources]
+        self._source_names = list(order.source_names)
+        self._readers = ReaderPool(max_row_group_bytes=order.max_row_group_bytes)
+        threading.Thread(target=self._populate, args=(self._arena,), name="o41td-populate", daemon=True).start()
+
+    def _populate(self, arena: MappedArena) -> None:
+        """Maps the arena's pages ahead of use, lowest slot first: slots are handed out in that order."""
+        with contextlib.suppress(OSError):
+            arena.populate(threading.Event())
+
+    def _decoded(self, order: DecodeBlock) -> Message:
+        start = time.perf_counter()
+        fetch_s = decode_s = 0.0
+        rows = read_bytes = 0
+        first = order.slot * self._block_rows
+        try:
+            for piece in order.pieces:
+                uri, size_bytes, mtime_ns, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
+                before = time.perf_counter()
+                reader = self._readers.reader(
+                    order.source,
+                    uri,
+                    self._fields[order.source],
+                    source=self._source_names[order.source],
+                    size_bytes=size_bytes,
+                    mtime_ns=mtime_ns,
+                )
+                opened = time.perf_counter()
+                table = reader.read_rows(
+                    group, row_start, row_stop, group_rows=group_rows, decoded_bytes=group_bytes
+                )
+                decoded = time.perf_counter()
+                fetch_s += opened - before
+                decode_s += decoded - opened
+                out = {name: region[first + at :] for name, region in self._regions.items()}
+                reader.projector.write(
+                    table,
+                    out,
+                    row_offset_in_shard=shard_row + row_start,
+                    row_group=group,
+                    shard=uri,
+                    source=self._source_names[order.source],
+                )
+                rows += table.num_rows
+                read_bytes += table.nbytes
+        except O41Error as error:
+            return BlockFailed(order.block_id, error_to_record(error))
+        except MemoryError as error:
+            detail = f"decoding it ran out of memory: {error}"
+            failure = CorruptDataError(detail, source=self._source_names[order.source], shard=order.pieces[0][0])
+            return BlockFailed(order.block_id, error_to_record(failure))
+        project_s = time.perf_counter() - start - fetch_s - decode_s
+        return BlockDecoded(order.block_id, rows, read_bytes, fetch_s, decode_s, project_s)
