@@ -38,7 +38,7 @@ _FORMAT = "o41td-checkpoint"
 _HEAD = f'{{\n"format": "{_FORMAT}"'
 _TAIL = re.compile(r'\n"checksum": "([0-9a-f]{16})"\n\}\n\Z', re.ASCII)
 _ORDER_KEYS = ("seed", "lanes", "fields", "stages")
-_COUNTS = ("batches_yielded", "rows_yielded", "rank", "world_size", "dropped_rows")
+_COUNTS = ("batches_yielded", "rows_yielded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +53,10 @@ class Checkpoint:
         batches_yielded: Batches delivered on all ranks.
         rows_yielded: Rows delivered on all ranks.
         epochs: The epoch that each source is in, by its name in the whole stream.
-        order_digest: The rank's own additive digest of all delivered coordinates, 0 to 2^64-1.
+        order_digest: The rank's own additive digest of all delivered coordinates, 0 to 2^64-1. With the rank and world
+            size it belongs to, it is all that differs between the ranks' checkpoints of the same step.
         rank: The rank that took it.
         world_size: Its world size.
-        dropped_rows: Rows dropped on this rank; 0 until the end was reached.
         format_version: The version of this document's form.
     """
 
@@ -70,7 +70,6 @@ class Checkpoint:
     order_digest: int = 0
     rank: int = 0
     world_size: int = 1
-    dropped_rows: int = 0
     format_version: int = CHECKPOINT_FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -88,10 +87,11 @@ class Checkpoint:
             "epochs": {name: int(epoch) for name, epoch in self.epochs.items()},
             "config": deepcopy(self.config),
             "sources": [source.to_document() for source in self.sources],
-            "rank": int(self.rank),
-            "world_size": int(self.world_size),
-            "dropped_rows": int(self.dropped_rows),
-            "order_digest": f"{self.order_digest:016x}",
+            "order_digest": {
+                "rank": int(self.rank),
+                "world_size": int(self.world_size),
+                "value": f"{self.order_digest:016x}",
+            },
         }
 
     @classmethod
@@ -116,7 +116,11 @@ class Checkpoint:
                 advice="Resume with the o41td that wrote it, or a newer one",
             )
         expect_keys(document, _DOCUMENT_KEYS, "")
-        digest = text_in(document, "order_digest")
+        own = document["order_digest"]
+        if not isinstance(own, Mapping):
+            raise CheckpointError("the checkpoint's `order_digest` is not a table")
+        expect_keys(own, ("rank", "world_size", "value"), "order_digest")
+        digest = text_in(own, "value")
         if not re.fullmatch(r"[0-9a-f]{16}", digest, re.ASCII):
             raise CheckpointError(f"the checkpoint's `order_digest` is {digest!r}, not 16 hexadecimal digits")
         epochs, config = document["epochs"], document["config"]
@@ -132,6 +136,8 @@ class Checkpoint:
             cursor=_runs(list_in(document, "cursor")),
             epochs={str(name): epoch for name, epoch in epochs.items()},
             order_digest=int(digest, 16),
+            rank=count_in(own, "rank"),
+            world_size=count_in(own, "world_size"),
             **{name: count_in(document, name) for name in _COUNTS},
         )
 

@@ -10,11 +10,14 @@ place. Values follow from shard numbers alone, so everyone has the same rows.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import secrets
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,6 +37,7 @@ __all__ = ["DEMO_SHARDS", "TOKENS_A_ROW", "DemoSource", "demo_config", "default_
 
 TOKENS_A_ROW = 512
 _VOCABULARY = 50_257
+_OLD_DRAFT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +148,7 @@ def _shard_paths(folder: Path, source: DemoSource) -> list[Path]:
 def _run_writer(folder: Path, on_shard: Callable[[int], object] | None) -> None:
     """Have a second process write the sample beside `folder`, then put it in place."""
     draft = folder.with_name(f"{folder.name}.draft-{secrets.token_hex(4)}")
+    _remove_old_drafts(folder)
     try:
         draft.mkdir(parents=True)
         command = [sys.executable, "-P", "-m", "o41td.demo", str(draft)]
@@ -169,6 +174,14 @@ def _run_writer(folder: Path, on_shard: Callable[[int], object] | None) -> None:
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _remove_old_drafts(folder: Path) -> None:
+    """Remove what killed writers left: a draft that nobody has touched for ten minutes."""
+    for draft in folder.parent.glob(f"{glob.escape(folder.name)}.draft-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - draft.stat().st_mtime > _OLD_DRAFT_S:
+                shutil.rmtree(draft)
 
 
 def _put_in_place(draft: Path, folder: Path) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "default_memory_limit_bytes",
     "limit_of",
     "meminfo_total_bytes",
+    "own_bytes",
     "pss_bytes",
     "smaps_pss_bytes",
     "usable_memory_bytes",
@@ -58,6 +59,21 @@ def pss_bytes(pid: int, root: str = "/") -> int | None:
         Bytes, or None if the process is gone, is another user's, or the kernel does not tell.
     """
     return smaps_pss_bytes(_read(Path(root) / f"proc/{pid}/smaps_rollup"))
+
+
+def own_bytes(pid: int, root: str = "/") -> int | None:
+    """A process's proportional set size without shared memory (tmpfs, memfd): what it uses beside the arena.
+
+    Args:
+        pid: The process.
+        root: The folder that holds `proc`.
+
+    Returns:
+        Bytes, or None as for `pss_bytes`.
+    """
+    text = _read(Path(root) / f"proc/{pid}/smaps_rollup")
+    whole = smaps_pss_bytes(text)
+    return None if whole is None else whole - (_kilobytes_of(text, "Pss_Shmem:") or 0)
 
 
 def meminfo_total_bytes(text: str) -> int | None:

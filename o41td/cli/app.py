@@ -91,9 +91,7 @@ def demo(
     ] = None,
     batches: Annotated[
         int | None,
-        typer.Option(
-            "--batches", min=2, help="At most this many batches of each stage [own: 500; sample: all]."
-        ),
+        typer.Option("--batches", min=2, help="At most this many batches of each stage [own: 500; sample: all]."),
     ] = None,
     as_json: AsJson = False,
     _debug: Debug = False,

@@ -12,11 +12,15 @@ from collections.abc import Callable
 
 from o41td.errors import CheckpointError, ConfigError, O41Error
 
-__all__ = ["Interrupted", "UsageProblem", "exit_code_of"]
+__all__ = ["Interrupted", "StreamsPartError", "UsageProblem", "exit_code_of"]
 
 
 class Interrupted(Exception):
     """Ctrl-C, with the line that tells the user where things stand."""
+
+
+class StreamsPartError(Exception):
+    """Two streams that must be the same are not."""
 
 
 class UsageProblem(Exception):
@@ -51,7 +55,7 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
 def _sentence_and_code(error: Exception) -> tuple[str, int]:
     if isinstance(error, UsageProblem | ConfigError | CheckpointError):
         return f"o41td: {error}", 2
-    if isinstance(error, O41Error):
+    if isinstance(error, O41Error | StreamsPartError):
         return f"o41td: {error}", 1
     if hasattr(error, "format_message"):  # typer's and click's own errors; newer typers vendor click
         return f"o41td: {error.format_message().rstrip('.')}. See `{_command_of(error)} --help`.", 2

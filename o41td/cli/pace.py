@@ -19,7 +19,7 @@ from o41td.host_memory import pss_bytes
 if TYPE_CHECKING:
     from o41td import Batch, BatchStream
 
-__all__ = ["Figures", "MemoryWatch", "StageLeg", "stream_legs"]
+__all__ = ["Figures", "MemoryWatch", "StageLeg", "legs_of", "stream_legs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,7 @@ class Figures:
         batches: delivered batches.
         rows: their rows.
         nbytes: their arrays' bytes.
+        dropped_rows: rows that the stages streamed to their ends left out on this rank.
         wall_s: since the stream was about to be opened.
         wait_s: of that, waiting for a batch once the first had come.
         first_batch_s: until the first batch; None before it.
@@ -56,6 +57,7 @@ class Figures:
     batches: int = 0
     rows: int = 0
     nbytes: int = 0
+    dropped_rows: int = 0
     wall_s: float = 0.0
     wait_s: float = 0.0
     first_batch_s: float | None = None
@@ -105,6 +107,24 @@ class MemoryWatch:
         self.peak_bytes = max(self.peak_bytes, loader_bytes + own_bytes)
 
 
+def legs_of(stream: BatchStream, stage_names: Sequence[str], *, stage_batches: int | None = None) -> list[StageLeg]:
+    """What is left of each stage from the stream's own on, in order; stages with nothing left are not among it.
+
+    Args:
+        stream: says how many batches each stage still has for this rank.
+        stage_names: by their place in the config.
+        stage_batches: at most this many of each; None takes all there are.
+    """
+    legs = []
+    for stage in range(stream.stage, len(stage_names)):
+        there_are = stream.num_rounds(stage)
+        expected = min((count for count in (there_are, stage_batches) if count is not None), default=None)
+        if expected != 0:
+            limit = None if expected == there_are else expected
+            legs.append(StageLeg(stage=stage, name=stage_names[stage], num_batches=limit, expected_batches=expected))
+    return legs
+
+
 def stream_legs(
     stream: BatchStream,
     legs: Sequence[StageLeg],
@@ -136,6 +156,7 @@ def stream_legs(
             asked_s = time.monotonic()
             batch = stream.next()
             if batch is None:
+                figures.dropped_rows += stream.dropped_rows
                 break
             figures.count(batch, time.monotonic() - asked_s, check_content=check_content)
             taken += 1

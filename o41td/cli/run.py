@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from o41td.cli.failure import Interrupted
-from o41td.cli.pace import Figures, StageLeg, stream_legs
+from o41td.cli.pace import Figures, legs_of, stream_legs
 from o41td.cli.progress import SilentProgress, progress_on
 from o41td.cli.summary import print_run_summary
 from o41td.cli.wording import count_text
@@ -19,7 +17,7 @@ from o41td.cli.wording import count_text
 if TYPE_CHECKING:
     from o41td import BatchStream, BatchStreamConfig
 
-__all__ = ["record_of", "run_config", "stage_legs"]
+__all__ = ["run_config"]
 
 
 def run_config(
@@ -52,12 +50,11 @@ def run_config(
     config = BatchStreamConfig.load(config_path)
     progress = SilentProgress() if as_json else progress_on(Console(stderr=True))
     figures = Figures()
-    with _opened(config, resume_path, rank=rank, world_size=world_size) as (stream, first_stage):
-        legs = stage_legs(config, first_stage=first_stage)
+    with _opened(config, resume_path, rank=rank, world_size=world_size) as stream:
         try:
             stream_legs(
                 stream,
-                legs,
+                legs_of(stream, config.stage_names),
                 figures,
                 on_leg=lambda leg: progress.begin(leg, figures),
                 on_batch=lambda _leg, taken: progress.step(taken),
@@ -69,22 +66,14 @@ def run_config(
             progress.end()
             if checkpoint_path is not None:
                 stream.checkpoint().save(checkpoint_path)
-        record = record_of(stream, figures)
+        record = _record_of(stream, figures)
     if as_json:
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
     else:
         print_run_summary(Console(), record, checkpoint_path=checkpoint_path)
 
 
-def stage_legs(config: BatchStreamConfig, *, first_stage: int = 0, stage_batches: int | None = None) -> list[StageLeg]:
-    """The config's stages from `first_stage` on, each to its end or for at most `stage_batches`."""
-    return [
-        StageLeg(stage=index, name=config.stage_names[index], num_batches=stage_batches, expected_batches=stage_batches)
-        for index in range(first_stage, len(config.stages))
-    ]
-
-
-def record_of(stream: BatchStream, figures: Figures) -> dict[str, Any]:
+def _record_of(stream: BatchStream, figures: Figures) -> dict[str, Any]:
     """The summary as `o41td run --json` prints it."""
     return {
         "batches": figures.batches,
@@ -94,25 +83,32 @@ def record_of(stream: BatchStream, figures: Figures) -> dict[str, Any]:
         "first_batch_s": None if figures.first_batch_s is None else round(figures.first_batch_s, 4),
         "rows_per_s": round(figures.rows / figures.flowing_s, 1) if figures.flowing_s > 0 else 0.0,
         "wait_s": round(figures.wait_s, 4),
-        "dropped_rows": stream.dropped_rows,
+        "dropped_rows": figures.dropped_rows,
         "order_digest": stream.order_digest,
     }
 
 
-@contextlib.contextmanager
-def _opened(
-    config: BatchStreamConfig, resume_path: Path | None, *, rank: int, world_size: int
-) -> Iterator[tuple[BatchStream, int]]:
-    """The stream, new or resumed, and the stage it stands at."""
-    from o41td import Checkpoint, open_batch_stream, resume_batch_stream
+def _opened(config: BatchStreamConfig, resume_path: Path | None, *, rank: int, world_size: int) -> BatchStream:
+    """The stream, from its beginning or from a checkpoint of the same config.
+
+    Raises:
+        CheckpointError: The checkpoint is of another config.
+    """
+    from o41td import Checkpoint, CheckpointError, open_batch_stream, resume_batch_stream
+    from o41td.checkpoint import differences
 
     if resume_path is None:
-        with open_batch_stream(config, rank=rank, world_size=world_size) as stream:
-            yield stream, 0
-        return
+        return open_batch_stream(config, rank=rank, world_size=world_size)
     checkpoint = Checkpoint.load(resume_path)
-    with resume_batch_stream(checkpoint, rank=rank, world_size=world_size) as stream:
-        yield stream, checkpoint.stage
+    lanes = checkpoint.config["lanes"] if config.lanes is None else config.lanes
+    differing = list(differences(checkpoint, config.to_document() | {"lanes": lanes}))
+    if differing:
+        raise CheckpointError(
+            f"the checkpoint {resume_path} is of another config",
+            differences=differing,
+            advice="Resume with the config it was taken under",
+        )
+    return resume_batch_stream(checkpoint, rank=rank, world_size=world_size)
 
 
 def _interruption_text(figures: Figures, checkpoint_path: Path | None) -> str:

@@ -41,7 +41,7 @@ from o41td.coordinator.sizing import LoaderSize, order_of, size_loader
 from o41td.coordinator.state import LoaderState
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
 from o41td.errors import CoordinatorError, CorruptDataError, O41Error, WorkerCrashError, error_from_record, error_to_record
-from o41td.host_memory import default_memory_limit_bytes
+from o41td.host_memory import default_memory_limit_bytes, own_bytes
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order.stage import StageOrder
@@ -553,6 +553,7 @@ class LoaderServer:
             for worker in self._pool.workers.values()
         ]
         served = self._served
+        pids = [os.getpid(), *(worker.process.pid for worker in self._pool.workers.values())]
         return {
             "name": self._request.name,
             "pid": os.getpid(),
@@ -591,7 +592,11 @@ class LoaderServer:
                 }
                 for source in self._sources
             ],
-            "memory": {"bound_bytes": self._size.bound.total_bytes, "terms": dict(self._size.bound.terms)},
+            "memory": {
+                "bound_bytes": self._size.bound.total_bytes,
+                "used_bytes": layout.total_bytes + sum(own_bytes(pid) or 0 for pid in pids),
+                "terms": dict(self._size.bound.terms),
+            },
             "blocks_decoded": self._state.blocks_decoded,
             "blocks_evicted": self._state.blocks_evicted,
             "uptime_s": elapsed,

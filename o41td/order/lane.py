@@ -81,6 +81,7 @@ class LaneReader:
         self._x = np.empty(0, dtype=np.int64)
         self._read = 0  # rows of the buffers that were handed out
         self._offsets = np.zeros(1, dtype=np.int64)  # of the last call: calls are mostly alike
+        self._offsets_of = (0, 0)
 
     @property
     def next_batch(self) -> int:
@@ -103,12 +104,13 @@ class LaneReader:
         if self._read + num_rows > len(self._x):
             self._fill(first * self._batch_size + num_rows)
         offsets = self._offsets
-        if len(offsets) != num_batches + 1 or offsets[-1] != num_rows:
+        if (num_batches, num_rows) != self._offsets_of:
             num_batches = -(-num_rows // self._batch_size)
             offsets = np.arange(num_batches + 1, dtype=np.int64) * self._batch_size
             offsets[-1] = num_rows
             offsets.flags.writeable = False
             self._offsets = offsets
+            self._offsets_of = (num_batches, num_rows)
         start = self._read
         self._read = stop = start + num_rows
         self._next_batch = first + num_batches

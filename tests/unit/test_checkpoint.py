@@ -60,7 +60,6 @@ def make_checkpoint(**changes):
         "order_digest": 0xFEDCBA9876543210,
         "rank": 3,
         "world_size": 8,
-        "dropped_rows": 11,
     }
     return Checkpoint(**{**keys, **changes})
 
@@ -80,7 +79,7 @@ def test_the_text_is_json_with_a_checksum_anyone_can_check():
     """The checksum is blake2b-64 of all bytes above its line, and 64 bits of digest are hexadecimal text."""
     text = make_checkpoint().to_json()
     body, _, last = text.partition('\n"checksum": ')
-    assert json.loads(text)["order_digest"] == "fedcba9876543210"
+    assert json.loads(text)["order_digest"] == {"rank": 3, "world_size": 8, "value": "fedcba9876543210"}
     assert last == f'"{hashlib.blake2b(body.encode(), digest_size=8).hexdigest()}"\n}}\n'
 
 
@@ -178,8 +177,10 @@ def test_a_newer_format_is_named():
         (lambda d: d.update(rows_yielded=1.0), "rows_yielded"),
         (lambda d: d.update(cursor=[[0]]), "cursor"),
         (lambda d: d.update(cursor=7), "cursor"),
-        (lambda d: d.update(order_digest="xyz"), "order_digest"),
-        (lambda d: d.update(order_digest=5), "order_digest"),
+        (lambda d: d["order_digest"].update(value="xyz"), "order_digest"),
+        (lambda d: d["order_digest"].update(value=5), "value"),
+        (lambda d: d["order_digest"].update(rank=-1), "rank"),
+        (lambda d: d.update(order_digest="fedcba9876543210"), "order_digest"),
         (lambda d: d.update(epochs={"a": "b"}), "epochs"),
         (lambda d: d.update(config=[]), "config"),
         (lambda d: d["sources"][0]["rows"].pop(), "different lengths"),

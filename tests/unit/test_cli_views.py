@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from o41td.cli.demo import _halves_of
+from o41td.cli.comparison import halves_of
 from o41td.cli.pace import Figures, StageLeg
 from o41td.cli.progress import LiveProgress, PlainProgress, progress_on
 from o41td.cli.status import loaders_view
@@ -128,5 +128,5 @@ def test_the_demo_stops_in_the_middle_of_all_batches(
 ) -> None:
     """The stop is behind the middle batch, in whichever stage that is; both halves together are the whole."""
     legs = [StageLeg(stage=i, name=str(i), num_batches=n, expected_batches=n) for i, n in enumerate(batches)]
-    halves = _halves_of(legs)
+    halves = halves_of(legs)
     assert [[(leg.stage, leg.num_batches) for leg in half] for half in halves] == [first, rest]

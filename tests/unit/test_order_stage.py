@@ -13,7 +13,7 @@ from o41td.order import (
     row_digests,
     total_digest,
 )
-from o41td.order.hash import hash_range
+from o41td.order.hash import absorb, hash_range
 
 
 def stage(unit_rows, weights=None, **settings):
@@ -227,17 +227,30 @@ def test_shuffle_at_large_positions_equals_a_sort_of_the_neighbourhood():
     for epoch in (0, 5):
         key = order._shuffle_key(0, 0)
         first = count - 2 * buffer_rows
-        hashes = hash_range(_epoch_key(key, epoch), first, count + 4 * buffer_rows).tolist()
+        hashes = hash_range(absorb(key, epoch), first, count + 4 * buffer_rows).tolist()
         keys = [((first + i) << 20) + (((h >> 32) * buffer_rows) >> 12) for i, h in enumerate(hashes)]
         expected = [first + i for i in sorted(range(len(keys)), key=lambda i: (keys[i], i))]
         x = order.open_walk(0, 0, epoch * num_rows + count).take(2 * buffer_rows)
         assert (x - epoch * num_rows).tolist() == expected[2 * buffer_rows : 4 * buffer_rows]
 
 
-def _epoch_key(key, epoch):
-    from o41td.order.hash import absorb
-
-    return absorb(key, epoch)
+def test_equal_shuffle_keys_leave_by_position():
+    """Rows with the same key leave in line order, however they are sorted, and find places them so."""
+    num_rows, buffer_rows = 3 << 20, 1000
+    order = stage([[num_rows]], batch_size=1, buffer_rows=buffer_rows)
+    hashes = hash_range(absorb(order._shuffle_key(0, 0), 0), 0, num_rows)
+    keys = (np.arange(num_rows, dtype=np.uint64) << np.uint64(20)) + (
+        ((hashes >> np.uint64(32)) * np.uint64(buffer_rows)) >> np.uint64(12)
+    )
+    expected = np.argsort(keys, kind="stable")
+    ties = np.flatnonzero(np.diff(keys[expected]) == 0)
+    assert len(ties) > 0  # about one row in a million
+    packed, wide = order.open_walk(0, 0), order.open_walk(0, 0)
+    wide._is_packed = False
+    assert (packed.take(num_rows) == expected).all()
+    assert (wide.take(num_rows) == expected).all()
+    for place in (*ties.tolist(), *(ties + 1).tolist()):
+        assert [o.batch for o in order.find(0, 0, int(expected[place]))] == [place]
 
 
 def test_a_million_units_of_a_million_million_rows():

@@ -1,0 +1,240 @@
+"""`o41td run`, `plan`, `status` and `demo` on small real shards."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shard_writer
+from command_line import DEADLINE_S, command, o41td, o41td_on_a_terminal, toml_config
+
+#  id i64, tokens i32[8], score f64: 8 + 32 + 8 bytes.
+ROW_BYTES = 48
+RUN_KEYS = {
+    "batches",
+    "rows",
+    "bytes",
+    "wall_s",
+    "first_batch_s",
+    "rows_per_s",
+    "wait_s",
+    "dropped_rows",
+    "order_digest",
+}
+
+
+@pytest.fixture
+def curriculum(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> Path:
+    """Two finite stages: 100 rows of one source in batches of 8, then 100 + 60 rows of two in batches of 16."""
+    web = write_shards([50, 50], name="web")
+    books = write_shards([60], name="books", first_id=1000)
+    stages: list[dict[str, Any]] = [
+        {"name": "easy", "batch_size": 8, "shuffle": 32, "sources": [("web", web, 1.0)]},
+        {"name": "mix", "batch_size": 16, "shuffle": 32, "sources": [("web", web, 1.0), ("books", books, 3.0)]},
+    ]
+    return toml_config(tmp_path / "curriculum.toml", stages, seed=7, threads=1)
+
+
+@pytest.fixture
+def endless(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> Path:
+    """One infinite stage over 100 rows in batches of 10."""
+    stage = {"batch_size": 10, "infinite": True, "shuffle": 16, "sources": [("web", write_shards([100]), 1.0)]}
+    return toml_config(tmp_path / "endless.toml", [stage], threads=1)
+
+
+def last_line_of(out: str) -> dict[str, Any]:
+    """The JSON in the last line."""
+    record: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return record
+
+
+def test_run_streams_every_stage_to_its_end(curriculum: Path) -> None:
+    """100 rows are 13 batches of 8, 160 rows are 10 of 16: 23 batches, 260 rows, 48 bytes each."""
+    done = o41td("run", curriculum, "--json")
+    assert (done.code, done.err) == (0, "")
+    record = last_line_of(done.out)
+    assert set(record) >= RUN_KEYS
+    assert (record["batches"], record["rows"], record["bytes"]) == (23, 260, 260 * ROW_BYTES)
+    assert record["dropped_rows"] == 0
+    assert 0 < record["first_batch_s"] <= record["wall_s"]
+
+
+def test_the_order_digest_is_the_same_for_any_number_of_workers(curriculum: Path) -> None:
+    """Two runs with one and with three workers have one digest; another seed has another."""
+    one = last_line_of(o41td("run", curriculum, "--json").out)
+    three = curriculum.with_name("three.toml")
+    three.write_text(curriculum.read_text().replace("threads = 1", "threads = 3"))
+    other = curriculum.with_name("other.toml")
+    other.write_text(curriculum.read_text().replace("seed = 7", "seed = 8"))
+    assert last_line_of(o41td("run", three, "--json").out)["order_digest"] == one["order_digest"]
+    assert last_line_of(o41td("run", other, "--json").out)["order_digest"] != one["order_digest"]
+
+
+def test_run_stops_saves_and_resumes(curriculum: Path, tmp_path: Path) -> None:
+    """Stopped after 5 batches, after 13 (a stage's end), after 20: the rest is 18, 10, 3, with the straight digest."""
+    straight = last_line_of(o41td("run", curriculum, "--json").out)
+    for num_batches in (5, 13, 20):
+        saved = tmp_path / f"{num_batches}.json"
+        first = o41td("run", curriculum, "--batches", str(num_batches), "--checkpoint", saved, "--json")
+        assert (first.code, first.err) == (0, "")
+        assert last_line_of(first.out)["batches"] == num_batches
+        rest = o41td("run", curriculum, "--resume", saved, "--json")
+        assert (rest.code, rest.err) == (0, "")
+        assert last_line_of(rest.out)["batches"] == 23 - num_batches
+        assert last_line_of(rest.out)["order_digest"] == straight["order_digest"]
+
+
+def test_ranks_share_the_rows(curriculum: Path) -> None:
+    """Both ranks of two take equally many batches; rows delivered and dropped add up to all 260."""
+    records = [
+        last_line_of(o41td("run", curriculum, "--rank", str(rank), "--world-size", "2", "--json").out)
+        for rank in (0, 1)
+    ]
+    assert records[0]["batches"] == records[1]["batches"]
+    assert sum(record["rows"] + record["dropped_rows"] for record in records) == 260
+
+
+def test_a_checkpoint_of_another_config_is_refused(curriculum: Path, endless: Path, tmp_path: Path) -> None:
+    """`--resume` with a checkpoint that does not fit CONFIG exits 2 and names what differs."""
+    saved = tmp_path / "saved.json"
+    assert o41td("run", curriculum, "--batches", "3", "--checkpoint", saved).code == 0
+    done = o41td("run", endless, "--resume", saved)
+    assert (done.code, done.out) == (2, "")
+    assert "stages" in done.err
+    saved.write_text(saved.read_text()[:-20])
+    done = o41td("run", curriculum, "--resume", saved)
+    assert done.code == 2
+    assert "saved.json" in done.err
+
+
+def test_run_for_a_person_is_plain_lines_where_there_is_no_terminal(curriculum: Path) -> None:
+    """Progress goes to stderr and the summary to stdout, neither with control characters."""
+    done = o41td("run", curriculum)
+    assert done.code == 0
+    assert "260 rows in 23 batches" in done.out
+    assert "easy" in done.err
+    assert "mix" in done.err
+    assert "\x1b" not in done.out + done.err
+
+
+def test_run_on_a_terminal_of_80_columns(curriculum: Path) -> None:
+    """No drawn line is wider than the terminal, and NO_COLOR keeps colours out."""
+    done = o41td_on_a_terminal("run", curriculum, env={"NO_COLOR": "1"})
+    assert done.code == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", done.out.replace("\r", "\n"))
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", done.out)
+    assert "260 rows in 23 batches" in text
+
+
+def test_ctrl_c_saves_and_says_so_in_one_line(endless: Path, tmp_path: Path) -> None:
+    """SIGINT to the whole group, as a terminal sends it: exit 130, one line, and a checkpoint that resumes."""
+    saved = tmp_path / "saved.json"
+    process = subprocess.Popen(
+        command("run", endless, "--checkpoint", saved),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    assert process.stdout is not None
+    process.stderr.readline()  # the first line of progress: batches flow
+    subprocess.run(["kill", "-INT", f"-{process.pid}"], check=True)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.splitlines()[-1].startswith("Interrupted after ")
+    assert str(saved) in err
+    assert "Traceback" not in err
+    rest = o41td("run", endless, "--resume", saved, "--batches", "4", "--json")
+    assert last_line_of(rest.out)["rows"] == 40
+
+
+def test_a_reader_that_leaves_is_no_error(curriculum: Path) -> None:
+    """`o41td plan … | true` says nothing on stderr."""
+    quoted = " ".join(f"'{word}'" for word in command("plan", curriculum, "--json"))
+    done = subprocess.run(["bash", "-c", f"{quoted} | true"], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.stderr == ""
+
+
+def test_plan_says_rows_batches_and_memory(curriculum: Path) -> None:
+    """Worked out from footers: 13 and 10 batches, 100 and 160 rows, and a bound that is the sum of its terms."""
+    done = o41td("plan", curriculum, "--json")
+    assert (done.code, done.err) == (0, "")
+    record = json.loads(done.out)
+    assert [(stage["name"], stage["batches"], stage["rows"]) for stage in record["stages"]] == [
+        ("easy", 13, 100),
+        ("mix", 10, 160),
+    ]
+    assert sum(record["memory"]["terms"].values()) == record["memory"]["bound_bytes"]
+    shown = o41td("plan", curriculum)
+    assert shown.code == 0
+    assert "easy" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+
+
+def test_status_lists_a_running_loader_and_forgets_it(endless: Path) -> None:
+    """While a stream runs, `status --json` has an entry with its figures; after it, the entry is gone."""
+    process = subprocess.Popen(command("run", endless), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    process.stderr.readline()
+    try:
+        listed = o41td("status", "--json")
+        assert (listed.code, listed.err) == (0, "")
+        pids = {loader["pid"] for loader in json.loads(listed.out)}
+        ours = [loader for loader in json.loads(listed.out) if is_child_of(loader["pid"], process.pid)]
+        assert len(ours) == 1
+        assert {"name", "pid", "ranks", "workers", "sources", "memory", "verdict"} <= set(ours[0])
+        (rank,) = ours[0]["ranks"]
+        assert (rank["rank"], rank["world_size"], rank["dropped_rows"]) == (0, 1, 0)
+        assert rank["batches"] > 0
+        assert len(ours[0]["workers"]) == 1
+        assert ours[0]["memory"]["bound_bytes"] > 0
+        shown = o41td("status")
+        assert shown.code == 0
+        assert str(ours[0]["pid"]) in shown.out
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    after = {loader["pid"] for loader in json.loads(o41td("status", "--json").out)}
+    assert ours[0]["pid"] not in after
+    assert after <= pids | after
+
+
+def is_child_of(pid: int, parent_pid: int) -> bool:
+    """Whether a process was started by another."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[1]) == parent_pid
+
+
+def test_demo_of_an_own_config_finds_both_streams_equal(curriculum: Path, endless: Path) -> None:
+    """Stopped in the middle and resumed is the same as never stopped, on finite and on infinite stages."""
+    done = o41td("demo", curriculum, "--json")
+    assert (done.code, done.err) == (0, "")
+    record = json.loads(done.out)
+    assert record["equal"]
+    assert (record["batches"], record["rows"], record["stopped_after_batches"]) == (23, 260, 11)
+    done = o41td("demo", endless, "--batches", "9", "--json")
+    record = json.loads(done.out)
+    assert record["equal"]
+    assert (record["batches"], record["rows"]) == (9, 90)
+
+
+def test_demo_for_a_person_ends_with_a_summary(endless: Path) -> None:
+    """The limit is stated at the start, and the verdict is the last line."""
+    done = o41td("demo", endless, "--batches", "20")
+    assert (done.code, done.err) == (0, "")
+    assert "at most 20 batches of each" in done.out
+    assert done.out.splitlines()[-1].strip() == "✓ the same rows, in the same order, byte by byte"
+    assert max(map(len, done.out.splitlines()[1:])) <= 80

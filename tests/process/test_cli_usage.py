@@ -1,0 +1,99 @@
+"""The command line's manners: help, version, and one paragraph with the right exit code for what is wrong."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+import shard_writer
+from command_line import o41td, o41td_on_a_terminal, toml_config
+
+
+def test_version() -> None:
+    """`--version` prints one line and is quick about it."""
+    done = o41td("--version")
+    assert (done.code, done.out, done.err) == (0, f"o41td {importlib.metadata.version('o41td')}\n", "")
+
+
+def test_without_arguments_it_shows_its_commands() -> None:
+    """`o41td` alone is a question, not a mistake."""
+    done = o41td()
+    assert (done.code, done.err) == (0, "")
+    for command in ("run", "demo", "status", "plan"):
+        assert f" {command} " in done.out
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "status", "plan"])
+def test_every_command_has_help(command: str) -> None:
+    """`--help` works everywhere, names `--json`, and fits 80 columns."""
+    done = o41td(command, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert "--json" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["runn"], "Did you mean 'run'"),
+        (["run"], "o41td run --help"),
+        (["run", "x.toml", "--bathes", "3"], "--batches"),
+        (["run", "x.toml", "--batches", "0"], "--batches"),
+        (["run", "x.toml", "--rank", "first"], "--rank"),
+        (["plan", "no-such-file.toml"], "no-such-file.toml"),
+        (["run", "no-such-file.toml"], "no-such-file.toml"),
+        (["demo", "no-such-file.toml"], "no-such-file.toml"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_2(arguments: list[str], said: str, tmp_path: Path) -> None:
+    """What is wrong and where help is, on stderr, with nothing on stdout."""
+    done = o41td(*arguments, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert "Traceback" not in done.err
+
+
+def test_a_wrong_config_names_the_key(tmp_path: Path) -> None:
+    """A senseless value is told with the path to its key, and exits 2."""
+    config = toml_config(tmp_path / "c.toml", [{"batch_size": 0, "sources": [("a", ["x.parquet"], 1.0)]}])
+    done = o41td("run", config)
+    assert (done.code, done.out) == (2, "")
+    assert "stages[0].batch_size" in done.err
+
+
+def test_a_rank_outside_the_world_exits_2(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """Rank 2 of 2 is a wrong argument."""
+    paths = write_shards([20])
+    config = toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", paths, 1.0)]}])
+    done = o41td("run", config, "--rank", "2", "--world-size", "2")
+    assert (done.code, done.out) == (2, "")
+    assert "2" in done.err
+
+
+def test_a_missing_shard_exits_1(tmp_path: Path) -> None:
+    """Data that is not there is a failed stream, told in one paragraph that names it."""
+    config = toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", ["gone.parquet"], 1.0)]}])
+    done = o41td("run", config)
+    assert (done.code, done.out) == (1, "")
+    assert "gone.parquet" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_debug_adds_the_traceback(tmp_path: Path) -> None:
+    """`--debug`, before or behind the command, shows where it went wrong as well."""
+    for arguments in (["--debug", "run", "gone.toml"], ["run", "gone.toml", "--debug"]):
+        done = o41td(*arguments, cwd=tmp_path)
+        assert done.code == 2
+        assert "Traceback" in done.err
+        assert done.err.splitlines()[-1].startswith("o41td: ")
+
+
+def test_no_color_is_heeded(tmp_path: Path) -> None:
+    """On a terminal with NO_COLOR set no colour is drawn; help is where most of it would be."""
+    coloured = o41td_on_a_terminal("run", "--help")
+    plain = o41td_on_a_terminal("run", "--help", env={"NO_COLOR": "1"})
+    assert "\x1b[3" in coloured.out
+    assert "\x1b[3" not in plain.out

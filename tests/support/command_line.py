@@ -1,0 +1,108 @@
+"""The command line as a user starts it: a process of its own, with what it says and how it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The command's words."""
+    return [sys.executable, "-P", "-m", "o41td", *map(str, arguments)]
+
+
+def o41td(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Finished:
+    """Run `o41td` with pipes for output, as a script would.
+
+    Blocks: until it ends, 60 s at most.
+    """
+    done = subprocess.run(
+        command(*arguments), cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, timeout=DEADLINE_S,
+    )  # fmt: skip
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def o41td_on_a_terminal(*arguments: str | Path, columns: int = 80, env: Mapping[str, str] | None = None) -> Finished:
+    """Run `o41td` on a terminal of so many columns; `out` is all that it drew.
+
+    Blocks: until it ends.
+    """
+    ours, theirs = pty.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        variables = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+        variables |= {"TERM": "xterm-256color", **(env or {})}
+        process = subprocess.Popen(command(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=variables)
+        os.close(theirs)
+        theirs = -1
+        drawn = _all_of(ours)
+        return Finished(process.wait(DEADLINE_S), drawn, "")
+    finally:
+        os.close(ours)
+        if theirs >= 0:
+            os.close(theirs)
+
+
+def _all_of(descriptor: int) -> str:
+    """Everything until the other end of a terminal closes, which Linux reports as an I/O error."""
+    parts: list[bytes] = []
+    while True:
+        try:
+            part = os.read(descriptor, 65536)
+        except OSError:
+            part = b""
+        if not part:
+            return b"".join(parts).decode()
+        parts.append(part)
+
+
+def toml_config(
+    path: Path,
+    stages: Sequence[Mapping[str, object]],
+    **keys: object,
+) -> Path:
+    """Write a config with the fields id i64, tokens i32[8], score f64, and the given stages; returns its path.
+
+    Each stage is its keys, with `sources` as a list of (name, paths, weight).
+    """
+    lines = [f"{key} = {_toml(value)}" for key, value in keys.items()]
+    for name, dtype, length in (("id", "i64", None), ("tokens", "i32", 8), ("score", "f64", None)):
+        lines += ["[[fields]]", f'name = "{name}"', f'dtype = "{dtype}"', *([f"length = {length}"] if length else [])]
+    for stage in stages:
+        lines.append("[[stages]]")
+        lines += [f"{key} = {_toml(value)}" for key, value in stage.items() if key not in ("sources", "shuffle")]
+        if "shuffle" in stage:
+            lines.append(f"shuffle = {{ buffer_rows = {stage['shuffle']} }}")
+        for name, paths, weight in stage["sources"]:  # type: ignore[attr-defined]
+            lines += ["[[stages.sources]]", f'name = "{name}"', f"files = {_toml([str(p) for p in paths])}"]
+            lines.append(f"weight = {weight}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
