@@ -2,7 +2,8 @@
 
 Arena slots hold, for the stage that needs most: every open window's live rows, the batch being gathered, the blocks in
 flight, and the blocks of resident sources. Resident sources (infinite stages only) take at most half of what the bound
-leaves under the limit, and at most `_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch.
+leaves under the limit, and at most `_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch. Ranks of
+one host have a loader each, so the cap is shared among up to eight.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from o41td.shm.layout import ArenaLayout, plan_arena
 __all__ = ["LoaderSize", "order_of", "size_loader"]
 
 _RESIDENT_CAP_BYTES = 1 << 30
+_RANKS_OF_A_HOST = 8
 _WINDOW_ROWS = 16384
 _MAX_WINDOW_BATCHES = 256
 
@@ -93,7 +95,7 @@ def size_loader(
     bounds: list[MemoryBound] = []
     for stage, stage_job in enumerate(job.stages):
         without = memory_bound(shape_of(stage, frozenset(), 0))
-        cap = min(_RESIDENT_CAP_BYTES, max(0, limit_bytes - without.total_bytes) // 2)
+        cap = min(_RESIDENT_CAP_BYTES // min(world_size, _RANKS_OF_A_HOST), max(0, limit_bytes - without.total_bytes) // 2)
         chosen, slots = _resident_sources(stage_job, sources[stage], block_rows, cap // max(1, block_rows * row_bytes))
         resident.append(chosen)
         bounds.append(memory_bound(shape_of(stage, chosen, slots)))

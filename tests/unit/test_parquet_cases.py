@@ -9,52 +9,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import read_shard
+from read_shard import answer_of
+
+from o41td.fields import FieldPlan
 
 FILES = Path(__file__).resolve().parents[3] / "shared" / "cases" / "parquet-testing"
 
 pytestmark = pytest.mark.skipif(not FILES.is_dir(), reason="the collection is not beside this checkout")
-
-# Reads one shard's fields whole and prints its rows, or the class and text of the error: in a process of its own, since
-# a damaged or encrypted file may abort it.
-READ = """
-import json, sys
-import numpy as np
-from o41td.errors import O41Error
-from o41td.fields import FieldPlan
-from o41td.workers.footer import read_footer
-from o41td.workers.parquet import ShardReader
-
-path, fields = sys.argv[1], [FieldPlan.from_record(record) for record in json.loads(sys.argv[2])]
-try:
-    footer = read_footer(None, path, fields, source="s")
-    reader = ShardReader(path, fields, source="s", size_bytes=footer.size_bytes, mtime_ns=footer.mtime_ns)
-    out = {field.name: [] for field in fields}
-    first = 0
-    for group, rows in enumerate(footer.rows.tolist()):
-        if rows == 0:
-            continue
-        table = reader.read_rows(group, 0, rows, group_rows=rows, decoded_bytes=int(footer.decoded_bytes[group]))
-        slot = {field.name: np.zeros((rows, *field.shape), field.numpy_dtype) for field in fields}
-        reader.projector.write(table, slot, row_offset_in_shard=first, row_group=group, shard=path, source="s")
-        for name, values in slot.items():
-            out[name] += values.tolist()
-        first += rows
-    print(json.dumps({"rows": out}))
-except O41Error as error:
-    print(json.dumps({"error": type(error).__name__, "text": str(error)}))
-"""
-
 
 def field(source, dtype, shape=(), **more):
     return {"name": source, "source": source, "dtype": dtype, "shape": list(shape), **more}
 
 
 def read(name, *fields):
-    """The rows by column, or the error, of one file read in a child process."""
-    paths = sorted([*FILES.glob(f"*/{name}"), *FILES.glob(f"*/{name}.parquet")])
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(paths[0]), json.dumps(fields)], capture_output=True, text=True, timeout=60
-    )
+    """The rows by column, or the error: of a damaged or encrypted file in a child process, which it may abort."""
+    path = str(sorted([*FILES.glob(f"*/{name}"), *FILES.glob(f"*/{name}.parquet")])[0])
+    if "bad_data" not in path and "encrypt" not in path:
+        return answer_of(path, [FieldPlan.from_record(record) for record in fields])
+    script = [sys.executable, "-P", read_shard.__file__, path, json.dumps(fields)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60)
     assert done.stderr == "", done.stderr
     assert done.returncode == 0, f"the child ended with {done.returncode}"
     return json.loads(done.stdout)
