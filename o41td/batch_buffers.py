@@ -27,10 +27,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from o41td.fields import NUMPY_DTYPES
+from o41td.job import StreamJob
 from o41td.shm.layout import CACHE_LINE_BYTES, round_up
 from o41td.shm.pages import address_of, map_private
 
-__all__ = ["BatchBuffers"]
+__all__ = ["BatchBuffers", "StageBuffers"]
 
 
 class BatchBuffers:
@@ -120,3 +122,25 @@ class _Loan:
         lender = self._lender()
         if lender is not None:
             lender.give_back(self._memory)
+
+
+class StageBuffers:
+    """The buffers of each stage of a job, made when the stage is first streamed."""
+
+    def __init__(self, job: StreamJob) -> None:
+        self._job = job
+        self._of_stage: dict[int, BatchBuffers] = {}
+
+    def __call__(self, stage: int) -> BatchBuffers:
+        """Returns the buffers for batches of `stage`."""
+        buffers = self._of_stage.get(stage)
+        if buffers is None:
+            job = self._job.stages[stage]
+            fields = [(field.name, NUMPY_DTYPES[field.dtype].str, field.shape) for field in job.sources[0].fields]
+            limit = self._job.prefetch_batches + _SPARE_BUFFERS
+            buffers = self._of_stage[stage] = BatchBuffers(fields, batch_size=job.batch_size, limit=limit)
+        return buffers
+
+
+_SPARE_BUFFERS = 3
+"""Free buffers kept beside the prefetched: the batch being gathered, and the two in the loop's hands."""

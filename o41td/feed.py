@@ -57,8 +57,10 @@ class Place:
 
 @dataclass(slots=True)
 class GatheredBatch:
-    """A batch that owns its memory. `number` is its number in the stage, `digest` its share of the order digest."""
+    """A batch that owns its memory. `ordinal` counts the batches since the feed was told where to begin, `number` is the
+    batch's number in its stage, `digest` its share of the order digest."""
 
+    ordinal: int
     arrays: dict[str, NDArray[Any]]
     num_rows: int
     stage: int
@@ -73,6 +75,10 @@ class _Announced:
     digest: int
     release: bool
     rows: NDArray[np.int64]
+
+
+def _regions_of(loader: Loader) -> dict[str, NDArray[Any]]:
+    return {region.name: loader.arena.region(region.name) for region in loader.layout.fields}
 
 
 class BatchFeed:
@@ -93,6 +99,7 @@ class BatchFeed:
     ) -> None:
         """`restart` makes a new loader in place of a dead one; `buffers(stage)` owns the memory of a stage's batches."""
         self._loader = loader
+        self._regions = _regions_of(loader)
         self._restart = restart
         self._buffers = buffers
         self._prefetch = prefetch_batches
@@ -100,11 +107,13 @@ class BatchFeed:
         self._world_size = world_size
         self._condition = threading.Condition()
         self._ready: deque[GatheredBatch] = deque()
+        self._handed_out = -1  # ordinal of the last batch that was
         self._announced: deque[_Announced] = deque()
         self._place: Place | None = None
         self._requested: Place | None = None
         self._generation = 0
-        self._gathered = 0
+        self._gathered = 0  # batches of this generation
+        self._gathered_before = 0  # batches since `serve_from` under coordinators that died
         self._acknowledged = 0
         self._deaths_without_progress = 0
         self._ended: int | None = None  # dropped rows, once the end is known
@@ -115,9 +124,10 @@ class BatchFeed:
         self._stats_wanted = 0
         self._closing = False
         self._sleeping = False
+        self._pid = os.getpid()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_lock = threading.Lock()
         self.coordinator_restarts = 0
-        self.delivered = 0
         self.wait_s = 0.0
         self._thread = threading.Thread(target=self._run, name="o41td-feed", daemon=True)
         self._thread.start()
@@ -130,35 +140,41 @@ class BatchFeed:
     # ---- the stream's side -------------------------------------------------------------------------------------------
 
     def serve_from(self, place: Place) -> None:
-        """Drops what is ahead and goes on from `place`."""
+        """Drops what is ahead and goes on from `place`; ordinals begin at 0 there."""
         with self._condition:
             self._requested = place
             self._ready.clear()
+            self._handed_out = -1
             self._ended = None
             self._failure = None
             self._condition.notify_all()
         self._rouse()
 
-    def take(self) -> GatheredBatch | int:
-        """Returns the next batch, or this rank's dropped rows where the stage is over.
+    def take(self, ordinal: int) -> GatheredBatch | int:
+        """Returns batch `ordinal` since `serve_from`, or this rank's dropped rows where the stage is over.
 
-        Blocks: until a batch is gathered; a dead coordinator or feed thread ends the wait.
+        The batch stays at the head until a later one is asked for: a KeyboardInterrupt on the way to the caller loses nothing,
+        the same ordinal gives the same batch.
+
+        Blocks: until the batch is gathered; a dead coordinator or feed thread ends the wait.
 
         Raises:
             O41Error: The stream cannot go on; asking again raises the same.
         """
         with self._condition:
+            while self._ready and self._ready[0].ordinal < ordinal:
+                self._ready.popleft()
             if not self._ready:
                 self._wait_for_batch()
-            if self._ready:
-                batch = self._ready.popleft()
-                self.delivered += 1
-                rouse = self._sleeping
-            elif self._failure is not None:
-                raise self._failure
-            else:
+            if not self._ready:
+                if self._failure is not None:
+                    raise self._failure.with_traceback(None)
                 assert self._ended is not None
                 return self._ended
+            batch = self._ready[0]
+            assert batch.ordinal == ordinal
+            self._handed_out = ordinal
+            rouse = self._sleeping
         if rouse:
             self._rouse()
         return batch
@@ -166,11 +182,13 @@ class BatchFeed:
     def _wait_for_batch(self) -> None:
         start = time.perf_counter()
         while not self._ready and self._failure is None and (self._ended is None or self._requested is not None):
+            if self._sleeping:
+                self._rouse()  # the last batch handed out may have made room
             self._condition.wait(_LIVENESS_S)
             if self._closing:
-                raise StreamClosedError()
+                raise StreamClosedError
             if not self._thread.is_alive():
-                raise CoordinatorError("the feed thread is gone; please report this", log_tail=None)
+                raise CoordinatorError("the feed thread is gone; please report this")
         self.wait_s += time.perf_counter() - start
 
     def stats(self, timeout_s: float = 5.0) -> dict[str, Any]:
@@ -197,29 +215,36 @@ class BatchFeed:
     def close(self) -> None:
         """Ends the thread and the loader. Idempotent.
 
-        Blocks: until both are gone, milliseconds.
+        Blocks: until both are gone, milliseconds. Called by: any thread; a garbage collection may call it in the feed's own.
         """
+        if os.getpid() != self._pid:
+            return
         with self._condition:
-            if self._closing:
-                return
             self._closing = True
             self._ready.clear()
             self._condition.notify_all()
         self._rouse()
-        self._thread.join()
-        os.close(self._wake)
-        self._loader.end()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def close_after_fork(self) -> None:
-        """Lets go of everything in a child that a fork made, where the thread does not exist."""
+        """Lets go of descriptors in a child that a fork made, where the thread does not exist and locks may be held."""
         self._closing = True
-        self._loader.close_after_fork()
-        with contextlib.suppress(OSError):
-            os.close(self._wake)
+        wake, self._wake = self._wake, -1
+        if wake >= 0:
+            self._loader.close_after_fork()
+            os.close(wake)
 
     def _rouse(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.eventfd_write(self._wake, 1)
+        with contextlib.suppress(BlockingIOError), self._wake_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether fewer batches than wanted wait behind the one that was handed out."""
+        ready = self._ready
+        return len(ready) - (1 if ready and ready[0].ordinal <= self._handed_out else 0) < self._prefetch
 
     # ---- the thread's side -------------------------------------------------------------------------------------------
 
@@ -235,7 +260,7 @@ class BatchFeed:
                     if self._stats_wanted > stats_sent:
                         stats_sent = self._stats_wanted
                         self._loader.channel.send(StatsRequest(stats_sent))
-                    if self._announced and len(self._ready) < self._prefetch:
+                    if self._announced and self._has_room:
                         self._gather_next()
                         continue
                     self._conclude()
@@ -257,6 +282,12 @@ class BatchFeed:
         finally:
             populate_stop.set()
             populating.join()
+            with self._wake_lock:
+                if self._wake >= 0:
+                    os.close(self._wake)
+                    self._wake = -1
+            self._regions = {}
+            self._loader.end()
 
     def _populate_ahead(self, stop: threading.Event) -> threading.Thread:
         """Touches the arena's pages in the background: a first touch costs many times what a later one does."""
@@ -273,7 +304,7 @@ class BatchFeed:
             self._ready.clear()
             self._announced.clear()
             self._end_announced = self._failure_announced = None
-            self._gathered = self._acknowledged = 0
+            self._gathered = self._gathered_before = self._acknowledged = 0
             self._generation += 1
         self._send_serve(place)
 
@@ -296,9 +327,10 @@ class BatchFeed:
         arrays: dict[str, NDArray[Any]] = {}
         for name, array in buffers.items():
             part = array[:num_rows] if num_rows < len(array) else array
-            np.take(self._loader.arena.region(name), announced.rows, axis=0, out=part, mode="clip")
+            # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
+            self._regions[name].take(announced.rows, 0, part, "clip")
             arrays[name] = part
-        batch = GatheredBatch(arrays, num_rows, announced.stage, announced.number, announced.digest)
+        batch = GatheredBatch(self._gathered_before + self._gathered, arrays, num_rows, announced.stage, announced.number, announced.digest)
         self._gathered += 1
         self._deaths_without_progress = 0
         with self._condition:
@@ -314,7 +346,7 @@ class BatchFeed:
             BatchesGathered(
                 generation=self._generation,
                 count=self._gathered,
-                delivered=self.delivered,
+                delivered=max(0, self._handed_out + 1),
                 wait_s=self.wait_s,
                 dropped_rows=self._ended or 0,
             )
@@ -334,7 +366,7 @@ class BatchFeed:
             if self._requested is not None or self._closing:
                 return
             self._sleeping = True
-            if self._announced and len(self._ready) < self._prefetch:
+            if self._announced and self._has_room:
                 self._sleeping = False
                 return
         channel = self._loader.channel
@@ -386,6 +418,7 @@ class BatchFeed:
         if self._closing:
             return False
         self._deaths_without_progress += 1
+        self._regions = {}
         words = self._loader.end()
         if self._deaths_without_progress >= _MAX_DEATHS_WITHOUT_PROGRESS:
             self._fail(CoordinatorError("the loader's coordinator died twice without progress", log_tail=words))
@@ -394,6 +427,7 @@ class BatchFeed:
         self._end_announced = self._failure_announced = None
         try:
             self._loader = self._restart()
+            self._regions = _regions_of(self._loader)
         except O41Error as error:
             self._fail(error)
             return False
@@ -405,6 +439,7 @@ class BatchFeed:
                 position=self._place.position + moved,
                 global_batch=self._place.global_batch + moved,
             )
+            self._gathered_before += self._gathered
             self._gathered = self._acknowledged = 0
             self._generation += 1
             self._send_serve(self._place)

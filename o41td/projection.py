@@ -1,15 +1,15 @@
 """The projection plan: which leaf columns of a shard each field reads, and how they become the field's values.
 
-Pure: it looks at an Arrow schema and says what to read, or refuses the shard with every problem named. It imports pyarrow,
-so only workers (and code that already holds Arrow data) import it.
+Pure: it looks at an Arrow schema and says what to read, or refuses the shard with every problem named. It imports
+pyarrow, so only workers (and code that already holds Arrow data) import it.
 
-A field's source is looked up by exact name first; only if there is none, as a dotted path into structs. Asking pyarrow for a
-column by name answers a missing name with nothing and a doubled name with both, and `a.b` with the struct and the flat
-column, so names are resolved here and columns are read by leaf index: leaves counted depth-first, as Parquet does.
+A field's source is looked up by exact name first; only if there is none, as a dotted path into structs. Asking pyarrow
+for a column by name answers a missing name with nothing and a doubled name with both, and `a.b` with the struct and the
+flat column, so names are resolved here and columns are read by leaf index: leaves counted depth-first, as Parquet does.
 
-Levels. An Arrow type is some list levels around a leaf. The first levels give one axis of the field's shape each; the last
-one gives all axes that are left, row-major, so a flat list of 12 fills [3, 4]. Every axis that a list gives may be ragged
-and is cut or padded; of several axes given by one flat list only the first may be.
+Levels. An Arrow type is some list levels around a leaf. The first levels give one axis of the field's shape each; the
+last one gives all axes that are left, row-major, so a flat list of 12 fills [3, 4]. Every axis that a list gives may be
+ragged and is cut or padded; of several axes given by one flat list only the first may be.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ColumnKind = Literal["values", "packed"]
 """`values`: scalars, lists and tensors of numbers; `packed`: numbers as little-endian bytes in binary values."""
 
 _ACCEPTED = (
-    "Accepted are integers, floats, bool, decimals (into a float), dates, times and durations (into i64), dictionaries of "
-    "these, lists and fixed-shape tensors of these (with length or shape), and binary with source_dtype"
+    "Accepted are integers, floats, bool, decimals (into a float), dates, times and durations (into i64), dictionaries "
+    "of these, lists and fixed-shape tensors of these (with length or shape), and binary with source_dtype"
 )
 
 
@@ -78,8 +78,8 @@ class _Found:
     type: Any
 
 
-class _Refused(Exception):  # noqa: N818 - a control flow signal of this module, not an error that leaves it
-    """Why a field cannot be read from a column."""
+class _Refused(Exception):
+    """Why a field cannot be read from a column: a signal within this module, never seen outside."""
 
     def __init__(self, column: str, why: str) -> None:
         super().__init__(why)
@@ -106,7 +106,8 @@ def plan_projection(
         The plan.
 
     Raises:
-        SchemaError: A column is missing, ambiguous or of a type that the field cannot take. One error names all of them.
+        SchemaError: A column is missing, ambiguous or of a type that the field cannot take. One error names all of
+            them.
     """
     planned: list[FieldProjection] = []
     problems: list[_Refused] = []
@@ -152,12 +153,12 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
     num_lists, leaf_type, tensor_shape, sizes = _levels_of(found.type)
     if tensor_shape is not None and len(tensor_shape) != len(field.shape):
         # A tensor into other axes than its own is one flat list; into its own, each axis is cut or padded by itself.
-        num_lists, tensor_shape, sizes = 1, None, [math.prod(tensor_shape)]
+        num_lists, sizes, tensor_shape = 1, [math.prod(tensor_shape)], None
     kind: ColumnKind = "packed" if _is_binary(leaf_type) and num_lists == 0 else "values"
     label = ".".join(found.names)
     if pa.types.is_null(leaf_type):
         # A list of nothing but nulls stands for lists of any depth at and below it.
-        num_lists = len(field.shape) if num_lists <= len(field.shape) else num_lists
+        num_lists = max(num_lists, len(field.shape))
     else:
         why = _leaf_problem(leaf_type, field, kind)
         if why:

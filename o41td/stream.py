@@ -8,7 +8,6 @@ in the cursor; moving (`seek`, `advance`) drops it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import threading
 import weakref
@@ -19,19 +18,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from o41td.batch import COORDINATE_DTYPE, Batch
-from o41td.batch_buffers import BatchBuffers
+from o41td.batch import Batch
+from o41td.batch_buffers import StageBuffers
 from o41td.checkpoint import Checkpoint, SourceRecord, differences
 from o41td.config import BatchStreamConfig
-from o41td.coordinator.sizing import order_of
 from o41td.cursor import Cursor
 from o41td.errors import CheckpointError, ConfigError, StreamClosedError
 from o41td.feed import BatchFeed, Place
-from o41td.fields import NUMPY_DTYPES
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order import ORDER_VERSION
-from o41td.order.stage import StageOrder
+from o41td.order_lookup import OrderLookup
 from o41td.service import Loader
 
 __all__ = ["BatchStream", "StreamStart"]
@@ -75,23 +72,23 @@ class BatchStream:
         self._job = job
         self._rank = rank
         self._world_size = world_size
-        self._cursor = start.cursor
+        self._served_from = start.cursor
+        self._rounds_taken = 0
+        self._first_batch = start.cursor.batches + rank
         self._order_digest = start.order_digest
         self._dropped_rows = 0
+        self._num_batches = 0
         self._rows = 0
         self._closed = False
         self._in_next = threading.Lock()
         self._pid = os.getpid()
-        self._orders: dict[int, StageOrder] = {}
-        self._buffers: dict[int, BatchBuffers] = {}
-        self._sources: tuple[tuple[SourceIndex, ...], ...] = tuple(
-            tuple(source for source in loader.sources if source.stage == stage) for stage in range(len(job.stages))
-        )
+        self._lookup = OrderLookup(job, loader.sources)
+        self._sources = self._lookup.sources
         self.notices = loader.notices
         self._feed = BatchFeed(
             loader,
             restart=restart,
-            buffers=self._buffers_of,
+            buffers=StageBuffers(job),
             prefetch_batches=job.prefetch_batches,
             rank=rank,
             world_size=world_size,
@@ -123,7 +120,7 @@ class BatchStream:
                 advice="Use a stream from one thread at a time, or open one stream per thread",
             )
         try:
-            gathered = self._feed.take()
+            gathered = self._feed.take(self._rounds_taken)
             if isinstance(gathered, int):
                 self._dropped_rows = gathered
                 return None
@@ -132,16 +129,18 @@ class BatchStream:
                 num_rows=gathered.num_rows,
                 stage=gathered.stage,
                 number=gathered.number,
-                batch_index=self._cursor.batches + self._rank,
-                locate=self._coordinates_of,
-                key_of=self._key_of,
+                batch_index=self._first_batch + self._rounds_taken * self._world_size,
+                locate=self._lookup.coordinates,
+                key_of=self._lookup.key,
             )
-            self._cursor = self._cursor.moved(self._world_size)
-            self._order_digest = (self._order_digest + gathered.digest) & _DIGEST_MASK
-            self._rows += gathered.num_rows
-            return batch
         finally:
             self._in_next.release()
+        # No call from here on: a KeyboardInterrupt before counts nothing, and there is no place for one behind.
+        self._order_digest = (self._order_digest + gathered.digest) & _DIGEST_MASK
+        self._rounds_taken += 1
+        self._num_batches += 1
+        self._rows += gathered.num_rows
+        return batch
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -151,6 +150,11 @@ class BatchStream:
         if batch is None:
             raise StopIteration
         return batch
+
+    @property
+    def _cursor(self) -> Cursor:
+        """Where the stream is: what it was served from, and the rounds taken since (counted apart, it is the hot path)."""
+        return self._served_from.moved(self._rounds_taken * self._world_size)
 
     # ---- moving ----------------------------------------------------------------------------------------------------
 
@@ -190,13 +194,15 @@ class BatchStream:
 
     def _move_to(self, cursor: Cursor) -> None:
         self._check_usable()
-        self._cursor = cursor
+        self._served_from = cursor
+        self._rounds_taken = 0
+        self._first_batch = cursor.batches + self._rank
         self._dropped_rows = 0
         self._serve()
 
     def _serve(self) -> None:
-        stage = self._cursor.stage
-        self._feed.serve_from(Place(stage, self._cursor.stage_position(stage), self._cursor.batches))
+        cursor = self._served_from
+        self._feed.serve_from(Place(cursor.stage, cursor.stage_position(cursor.stage), cursor.batches))
 
     def _stage_number(self, stage: int | str) -> int:
         names = [job.name for job in self._job.stages]
@@ -209,7 +215,7 @@ class BatchStream:
         )
 
     def _refuse_beyond_end(self, cursor: Cursor) -> None:
-        total = self._order(cursor.stage).num_batches
+        total = self._lookup.order(cursor.stage).num_batches
         position = cursor.stage_position(cursor.stage)
         if total is not None and position > total:
             raise ConfigError(
@@ -221,7 +227,7 @@ class BatchStream:
 
     def _refuse_empty_stages(self) -> None:
         for stage, job in enumerate(self._job.stages):
-            order = self._order(stage)
+            order = self._lookup.order(stage)
             if order.num_batches is not None and order.num_batches < self._world_size:
                 raise ConfigError(
                     f"stage {job.name!r} has {order.total_rows} rows, which make {order.num_batches} batch(es) of "
@@ -253,7 +259,7 @@ class BatchStream:
             cursor=cursor.history,
             batches_yielded=cursor.batches,
             rows_yielded=sum(
-                self._order(stage).rows_before(cursor.stage_position(stage))
+                self._lookup.order(stage).rows_before(cursor.stage_position(stage))
                 for stage in {stage for stage, _batches in cursor.history}
             ),
             epochs=self._epochs(),
@@ -294,9 +300,9 @@ class BatchStream:
         epochs = {}
         for stage, sources in enumerate(self._sources):
             position = self._cursor.stage_position(stage)
-            taken = self._order(stage).source_rows_before(position) if position else np.zeros(len(sources), np.int64)
+            taken = self._lookup.order(stage).source_rows_before(position) if position else np.zeros(len(sources), np.int64)
             for source in sources:
-                order = self._order(stage)
+                order = self._lookup.order(stage)
                 per_epoch = int(order.source_lane_rows[source.source].sum())
                 epochs[source.name] = int(taken[source.source]) // max(1, per_epoch)
         return epochs
@@ -328,7 +334,7 @@ class BatchStream:
     def num_rounds(self, stage: int | None = None) -> int | None:
         """Batches that this rank still gets from a stage (the current one by default); None if it has no end."""
         number = self._cursor.stage if stage is None else stage
-        return self._order(number).rounds(self._cursor.stage_position(number), self._world_size)
+        return self._lookup.order(number).rounds(self._cursor.stage_position(number), self._world_size)
 
     def stats(self) -> dict[str, Any]:
         """Returns live figures of the loader (see the README for the keys).
@@ -341,7 +347,7 @@ class BatchStream:
         self._check_usable()
         figures = self._feed.stats()
         return figures | {
-            "batches": self._feed.delivered,
+            "batches": self._num_batches,
             "rows": self._rows,
             "wait_s": self._feed.wait_s,
             "dropped_rows": self._dropped_rows,
@@ -353,43 +359,7 @@ class BatchStream:
     def coordinates(self, batch_index: int) -> NDArray[Any]:
         """Returns where the rows of a global batch come from, `COORDINATE_DTYPE` [rows]; nothing is read."""
         stage, number = self._cursor.locate(batch_index)
-        return self._coordinates_of(stage, number)
-
-    def _coordinates_of(self, stage: int, number: int) -> NDArray[Any]:
-        source, unit, row = self._order(stage).coordinates(number)
-        result = np.empty(len(source), COORDINATE_DTYPE)
-        result["source"] = source
-        for index in self._sources[stage]:
-            chosen = source == index.source
-            result["shard"][chosen] = index.unit_shard[unit[chosen]]
-            result["row"][chosen] = index.unit_first_row[unit[chosen]] + row[chosen]
-        return result
-
-    def _key_of(self, stage: int, number: int) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        for source in self._sources[stage]:
-            digest.update(repr([(shard.version, shard.rows) for shard in source.shards]).encode())
-            job = self._job.stages[stage].sources[source.source]
-            digest.update(repr([field.to_record() for field in job.fields]).encode())
-        digest.update(self._coordinates_of(stage, number).tobytes())
-        return digest.hexdigest()
-
-    def _order(self, stage: int) -> StageOrder:
-        order = self._orders.get(stage)
-        if order is None:
-            order = self._orders[stage] = order_of(self._job, stage, self._sources[stage])
-        return order
-
-    def _buffers_of(self, stage: int) -> BatchBuffers:
-        buffers = self._buffers.get(stage)
-        if buffers is None:
-            fields = [
-                (field.name, NUMPY_DTYPES[field.dtype].str, field.shape) for field in self._job.stages[stage].sources[0].fields
-            ]
-            buffers = self._buffers[stage] = BatchBuffers(
-                fields, batch_size=self._job.stages[stage].batch_size, limit=self._job.prefetch_batches + 3
-            )
-        return buffers
+        return self._lookup.coordinates(stage, number)
 
     # ---- end -------------------------------------------------------------------------------------------------------
 

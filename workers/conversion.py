@@ -4,8 +4,8 @@
     int  → float    must be exact, unless exact=False     any  → bool     must be 0 or 1
     float → int     must be whole and in range            float → float   rounds to nearest; a finite value stays finite
 
-A block of values is first tested as a whole (`all_fit`: a minimum and a maximum, or nothing at all where the types cannot
-clash). Only if that fails is each value looked at (`misfits`), so clean data pay one pass at most.
+A block of values is first tested as a whole (`all_fit`: a minimum and a maximum, or nothing at all where the types
+cannot clash). Only if that fails is each value looked at (`misfits`), so clean data pay one pass at most.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Conversion:
         flags: The values are bytes that stand for bools, so they must be 0 or 1 whatever the target is.
     """
 
-    __slots__ = ("_kinds", "exact", "flags", "is_copy", "never_misfits", "source", "target")
+    __slots__ = ("_kinds", "exact", "flags", "is_copy", "never_misfits", "rounds", "source", "target")
 
     def __init__(
         self, source: np.dtype[Any], target: np.dtype[Any], *, exact: bool = True, flags: bool = False
@@ -40,6 +40,8 @@ class Conversion:
         self.exact = exact
         self.flags = flags
         self._kinds = ("i" if source.kind == "u" else source.kind) + ("b" if flags else target.kind)
+        self.rounds = self._kinds == "if"
+        """Whether what does not fit could be rounded."""
         self.is_copy = source == target
         """Whether values are their own conversion, byte for byte."""
         self.never_misfits = self._never_misfits()
@@ -82,27 +84,29 @@ class Conversion:
 
     def misfits(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Which values do not fit: [n] bool."""
+        misfit: NDArray[np.bool_]
         if self.never_misfits:
             return np.zeros(values.shape, np.bool_)
         match self._kinds:
             case "ib" | "fb":
-                return (values != 0) & (values != 1)
+                misfit = (values != 0) & (values != 1)
             case "ii":
                 limits = np.iinfo(self.target)
                 high = values > limits.max
-                return high if values.dtype.kind == "u" else high | (values < limits.min)
+                misfit = high if values.dtype.kind == "u" else high | (values < limits.min)
             case "fi":
                 wide = values.astype(np.float32) if values.dtype.itemsize == 2 else values
                 limits = np.iinfo(self.target)
                 bound = wide.dtype.type(2.0 ** (limits.bits - 1))
-                return (np.trunc(wide) != wide) | ~((wide >= -bound) & (wide < bound))
+                misfit = (np.trunc(wide) != wide) | ~((wide >= -bound) & (wide < bound))
             case "if":
                 rounded = values.astype(self.target).astype(np.float64)
                 bound = 2.0**64 if values.dtype.kind == "u" else 2.0**63
                 inside = rounded < bound
-                return ~inside | (np.where(inside, rounded, 0.0).astype(values.dtype) != values)
+                misfit = ~inside | (np.where(inside, rounded, 0.0).astype(values.dtype) != values)
             case _:
-                return np.isinf(self.cast(values)) & ~np.isinf(values)
+                misfit = np.isinf(self.cast(values)) & ~np.isinf(values)
+        return misfit
 
     def cast(self, values: NDArray[Any]) -> NDArray[Any]:
         """The values in the target dtype; whatever comes out where they do not fit."""
@@ -132,6 +136,6 @@ class Conversion:
                 limits = np.iinfo(self.target)
                 return f"the value {value!r} is no whole number that {target} holds ({limits.min} to {limits.max})"
             case "if":
-                return f"the value {value!r} cannot be held exactly by {target}; set exact = false to round it"
+                return f"the value {value!r} cannot be held exactly by {target}"
             case _:
                 return f"the value {value!r} is too large for {target}, which holds up to {np.finfo(self.target).max}"

@@ -1,7 +1,7 @@
 """A shard's footer: how many rows each row group has, what decoding it costs, and whether its schema fits the fields.
 
-Only the projected columns' metadata is looked at: asking for an encrypted column's aborts the process, which is why footers
-are read in workers and nowhere else, and walking all columns of a wide shard is slow.
+Only the projected columns' metadata is looked at: asking for an encrypted column's aborts the process, which is why
+footers are read in workers and nowhere else, and walking all columns of a wide shard is slow.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def check_leaves(plan: ProjectionPlan, metadata: Any, *, source: str | None, sha
 def decoded_width_of(leaf_type: Any) -> float:
     """Bytes that one value of a leaf takes in Arrow, list offsets and validity left out.
 
-    Of binary values and dictionaries this is the offset or index; their bytes are the pages' uncompressed size at least.
+    Of binary values and dictionaries this is the offset or index; their bytes are the pages' uncompressed size at
+    least.
 
     Args:
         leaf_type: An Arrow type that `plan_projection` accepts as a leaf.

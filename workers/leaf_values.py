@@ -1,7 +1,8 @@
 """Leaf values of an Arrow array as NumPy: numbers and a mask of which are there, never converted by way of nulls.
 
-`Array.to_numpy` turns integers with nulls into float64 and booleans into objects; here a null leaves the numbers alone. A
-slice's offset is honoured everywhere. Fixed-width values are views of Arrow's buffer; the view keeps the buffer alive.
+`Array.to_numpy` turns integers with nulls into float64 and booleans into objects; here a null leaves the numbers alone.
+A slice's offset is honoured everywhere. Fixed-width values are views of Arrow's buffer; the view keeps the buffer
+alive.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def _dtype_of(kind: Any) -> np.dtype[Any]:
     if types.is_decimal(kind):
         return np.dtype(np.float64)
     if types.is_integer(kind) or types.is_floating(kind):
-        return np.dtype(kind.to_pandas_dtype())
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
     return np.dtype(f"<i{kind.bit_width // 8}")  # dates, times, timestamps, durations: raw units
 
 
@@ -109,8 +111,8 @@ def _dictionary_values(array: Any) -> LeafValues:
 def _decimal_values(array: Any, buffer: Any, valid: NDArray[np.bool_] | None) -> NDArray[np.float64]:
     """Decimals as the nearest float64 each.
 
-    Arrow's own cast multiplies by a rounded power of ten and is off by one unit in the last place for many values (1.005), so
-    small decimals are divided here, which rounds once, and large ones go through Python's exact decimals.
+    Arrow's own cast multiplies by a rounded power of ten and is off by one unit in the last place for many values
+    (1.005), so small decimals are divided here, which rounds once, and large ones go through Python's exact decimals.
     """
     scale, width = array.type.scale, array.type.byte_width
     length, offset = len(array), array.offset
@@ -123,7 +125,7 @@ def _decimal_values(array: Any, buffer: Any, valid: NDArray[np.bool_] | None) ->
     for place in range(1, words.shape[1]):
         small &= words[:, place] == low >> 63
     small &= 0 <= scale <= _EXACT_SCALE
-    values = low / 10.0 ** min(max(scale, 0), _EXACT_SCALE)
+    values: NDArray[np.float64] = low / 10.0 ** min(max(scale, 0), _EXACT_SCALE)
     large = ~small if valid is None else ~small & valid
     for row in np.flatnonzero(large).tolist():
         exact: Decimal = array[row].as_py()

@@ -1,9 +1,9 @@
-"""One list level of an Arrow array as NumPy: where each row's items begin, how many there are, and what they are items of.
+"""One list level of an Arrow array as NumPy: where each row's items begin, how many there are, and of what.
 
-Every kind of list comes down to the same three arrays, so all of them give the same output: list, large_list, list_view and
-large_list_view (whose rows may lie in any order and overlap), fixed_size_list, tensors, and packed binary. A null row has no
-items, whatever payload Arrow keeps under it. Arrow's casts between list kinds are not used: some give invalid arrays for
-views and slices.
+Every kind of list comes down to the same three arrays, so all of them give the same output: list, large_list, list_view
+and large_list_view (whose rows may lie in any order and overlap), fixed_size_list, tensors, and packed binary. A null
+row has no items, whatever payload Arrow keeps under it. Arrow's casts between list kinds are not used: some give
+invalid arrays for views and slices.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["ListLevel", "bytes_level_of", "item_places", "list_level_of", "packe
 class ListLevel:
     """Rows of items: row i is items [starts[i], starts[i] + lengths[i]) of `items`.
 
-    `starts` and `lengths` are int64 [n]; `valid` is bool [n], None where no row is null. `items` is an Arrow array (from its
-    own beginning: a slice's offset is already in `starts`).
+    `starts` and `lengths` are int64 [n]; `valid` is bool [n], None where no row is null. `items` is an Arrow array
+    (from its own beginning: a slice's offset is already in `starts`).
     """
 
     starts: NDArray[np.int64]

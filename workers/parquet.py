@@ -1,10 +1,11 @@
 """Reading rows of Parquet shards: open readers, decoded row groups kept for their next slice, every row counted.
 
-Measured on the benchmark's sets (CPU ns a row for tokens, docs, tabular, images): `read_row_group` by leaf index 19 600, 12 300,
-920, 163 000; with `pre_buffer` 19 600, 12 000, 985, 167 000; `iter_batches` 22 200, 11 900, 1 000 to 1 800, 163 000; a read
-buffer changes nothing. The figures differ by less than they vary, so a row group is one plain `read_row_group`, without
-pre-buffering, which would hold its compressed bytes as well. Page checksums are verified where there are any, at no cost
-where there are none. Arrow's default allocator (mimalloc) matters more: the system's costs 40 % on tokens in page faults.
+Measured on the benchmark's sets (CPU ns a row for tokens, docs, tabular, images): `read_row_group` by leaf index 19
+600, 12 300, 920, 163 000; with `pre_buffer` 19 600, 12 000, 985, 167 000; `iter_batches` 22 200, 11 900, 1 000 to 1
+800, 163 000; a read buffer changes nothing. The figures differ by less than they vary, so a row group is one plain
+`read_row_group`, without pre-buffering, which would hold its compressed bytes as well. Page checksums are verified
+where there are any, at no cost where there are none. Arrow's default allocator (mimalloc) matters more: the system's
+costs 40 % on tokens in page faults.
 """
 
 from __future__ import annotations
@@ -116,9 +117,7 @@ class ShardReader:
             mtime = now.mtime_ns if mtime_ns is None else mtime_ns
             self._identity = ShardIdentity(size_bytes=size_bytes, mtime_ns=mtime, etag=etag)
             self._identity.check(now, source=source, shard=path)
-        self._file: Any = None
-        self._parquet: Any = None
-        self._open()
+        self._file, self._parquet = self._opened()
         self._metadata = self._parquet.metadata
         self.plan: ProjectionPlan = plan_projection(self._parquet.schema_arrow, fields, source=source, shard=path)
         check_leaves(self.plan, self._metadata, source=source, shard=path)
@@ -171,18 +170,16 @@ class ShardReader:
     def close(self) -> None:
         """Closes the file and lets go of what is held of it."""
         self._held.drop_reader(id(self))
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
-    def _open(self) -> None:
-        if self._file is not None:
-            self._file.close()
+    def _opened(self) -> tuple[Any, Any]:
+        file: Any = None
         try:
-            self._file = open_shard_file(self.path, self._filesystem)
-            self._parquet = pq.ParquetFile(self._file, pre_buffer=False, page_checksum_verification=True)
+            file = open_shard_file(self.path, self._filesystem)
+            return file, pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
         except Exception as error:  # noqa: BLE001 - as in read_rows
-            if self._file is not None:
-                self._file.close()
+            if file is not None:
+                file.close()
             raise_failure(error, source=self.source, shard=self.path)
 
     def _read(self, row_group: int, row_start: int, row_stop: int, num_rows: int, decoded_bytes: int | None) -> Any:
@@ -219,7 +216,8 @@ class ShardReader:
             if error.errno != errno.ESTALE:
                 raise
             # A network file system lost the open handle, not the file: opened again, it is the same or refused.
-            self._open()
+            self._file.close()
+            self._file, self._parquet = self._opened()
             self._check_unchanged()
             return self._parquet.reader.read_row_group(
                 row_group, column_indices=self._column_indices, use_threads=False
@@ -264,7 +262,7 @@ class ShardReader:
 
 
 class ReaderPool:
-    """Open readers of many shards: the least recently used is closed, so descriptors stay few however many shards there are.
+    """Open readers of many shards: the least recently used is closed, so descriptors stay few.
 
     Args:
         max_open: Readers kept open; each takes one descriptor, and one more where it streams.

@@ -3,10 +3,10 @@
     chunk ─ struct members ─┬─ scalar ── leaf values ───────────────► out [n]
                             └─ list level ─ … ─ list level ─ leaf ──► out [n, *shape]
 
-Clean data take one pass: a whole-block range check where the types can clash at all, and one copy into the slot. Only a block
-that fails the check, or that has nulls among its values, is looked at value by value; values that a cut leaves out are never
-judged. Of everything that is refused in a table, the error names the earliest row, whatever column it is in, so it does not
-depend on how rows were split into blocks.
+Clean data take one pass: a whole-block range check where the types can clash at all, and one copy into the slot. Only a
+block that fails the check, or that has nulls among its values, is looked at value by value; values that a cut leaves
+out are never judged. Of everything that is refused in a table, the error names the earliest row, whatever column it is
+in, so it does not depend on how rows were split into blocks.
 """
 
 from __future__ import annotations
@@ -35,9 +35,6 @@ from o41td.workers.list_level import (
 from o41td.workers.ragged import copy_ragged
 
 __all__ = ["Projector"]
-
-Rows = NDArray[np.int64] | None
-"""Which row of the table each row of an inner level belongs to; None where they are the same."""
 
 
 class Projector:
@@ -133,7 +130,7 @@ class _ColumnWriter:
         found = schema.field(place).type if place >= 0 else None
         for member in self._item.path:
             at = found.get_field_index(member) if found is not None and pa.types.is_struct(found) else -1
-            found = found.field(at).type if at >= 0 else None
+            found = found.field(at).type if found is not None and at >= 0 else None
         if found is None or found != self._item.arrow_type:
             has = "nothing of that name, or it twice" if found is None else f"type {found}"
             why = f"the rows have {has} where the schema has type {self._item.arrow_type}"
@@ -182,7 +179,7 @@ class _ColumnWriter:
             if isinstance(array, pa.FixedShapeTensorArray):
                 array = array.storage
             level = list_level_of(array) if tensor is None else tensor_level_of(array, tensor)
-            self._write_lists(_under(level, above), 0, out, None, place)
+            self._write_lists(_under(level, above), 0, out, place)
 
     def _write_packed(self, array: Any, above: NDArray[np.bool_] | None, out: NDArray[Any], place: _Place) -> None:
         assert self._packed is not None
@@ -196,7 +193,7 @@ class _ColumnWriter:
             level = level.without(broken)
         level, leaf = packed_values_of(level, np.dtype(np.uint8) if self._flags else self._packed)
         if self._field.shape:
-            self._write_rows(level, leaf, 0, out, None, place)
+            self._write_rows(level, leaf, 0, out, place)
             return
         wrong = level.lengths != 1
         if level.valid is not None:
@@ -216,41 +213,36 @@ class _ColumnWriter:
         conversion = self._conversion_of(leaf)
         values, valid = leaf.values, leaf.valid
         if not conversion.all_fit(values):
-            bad = conversion.misfits(values)
-            if valid is not None:
-                bad &= valid
-            self._refuse_values(values, bad, None, conversion, place)
+            self._refuse_misfits(values, valid, conversion, place)
         conversion.cast_into(values, out)
         if valid is not None:
             missing = ~valid if refused is None else ~valid & ~refused
-            self._fill_nulls(missing, out, None, place, "the value is null")
+            self._fill_nulls(missing, out, place, "the value is null")
 
-    def _write_lists(self, level: ListLevel, axis: int, out: NDArray[Any], rows: Rows, place: _Place) -> None:
+    def _write_lists(self, level: ListLevel, axis: int, out: NDArray[Any], place: _Place) -> None:
         """Writes list rows into `out`: [n, *shape[axis:]]. The last level goes to `_write_rows`."""
         shape = self._field.shape
         if axis == self._item.num_lists - 1:
             level, leaf = _leaf_of(level)
-            self._write_rows(level, leaf, axis, out, rows, place)
+            self._write_rows(level, leaf, axis, out, place)
             return
         size = shape[axis]
         taken = np.minimum(level.lengths, size)
         places = item_places(level.starts, taken)
-        owners = np.repeat(np.arange(len(taken), dtype=np.int64) if rows is None else rows, taken)
         inner = list_level_of(level.items).taken(places)
+        inner_place = place.of_items(taken)
         cells = out.reshape(len(out) * size, *shape[axis + 1 :])
         if len(places) == len(cells):
-            self._write_lists(inner, axis + 1, cells, owners, place)
+            self._write_lists(inner, axis + 1, cells, inner_place)
         else:
             part = np.empty((len(places), *shape[axis + 1 :]), self._target)
-            self._write_lists(inner, axis + 1, part, owners, place)
+            self._write_lists(inner, axis + 1, part, inner_place)
             out.fill(self._field.pad)
             cells[item_places(np.arange(len(taken), dtype=np.int64) * size, taken)] = part
         if level.valid is not None:
-            self._fill_nulls(~level.valid, out, rows, place, "the list is null")
+            self._fill_nulls(~level.valid, out, place, "the list is null")
 
-    def _write_rows(
-        self, level: ListLevel, leaf: LeafValues, axis: int, out: NDArray[Any], rows: Rows, place: _Place
-    ) -> None:
+    def _write_rows(self, level: ListLevel, leaf: LeafValues, axis: int, out: NDArray[Any], place: _Place) -> None:
         """Writes rows of leaf values into `out`: [n, *shape[axis:]], row-major, cut and padded at the end."""
         if not len(out):
             return
@@ -259,84 +251,71 @@ class _ColumnWriter:
             broken = level.lengths % inner != 0
             if broken.any():
                 at = int(np.argmax(broken))
-                why = f"a list of {level.lengths[at]} values does not divide into rows of {inner}"
-                place.add(at if rows is None else int(rows[at]), f"{level.lengths[at]} values", why)
+                count = level.lengths[at]
+                place.add(at, f"{count} values", f"a list of {count} values does not divide into rows of {inner}")
                 level = level.without(broken)
         flat = out.reshape(len(out), -1)
         assert np.may_share_memory(flat, out), "a slot's rows are C-contiguous"
         taken = np.minimum(level.lengths, flat.shape[1])
-        conversion = self._conversion_of(leaf)
-        if leaf.valid is None and conversion.all_fit(leaf.values):
-            self._write_clean(level, taken, leaf.values, conversion, flat)
+        if leaf.valid is None and self._conversion_of(leaf).all_fit(leaf.values):
+            self._write_clean(level, taken, leaf, flat)
         else:
-            self._write_checked(level, taken, leaf, conversion, flat, rows, place)
+            self._write_checked(level, taken, leaf, flat, place)
         if level.valid is not None:
-            self._fill_nulls(~level.valid, out, rows, place, "the list is null")
+            self._fill_nulls(~level.valid, out, place, "the list is null")
 
-    def _write_clean(
-        self,
-        level: ListLevel,
-        taken: NDArray[np.int64],
-        values: NDArray[Any],
-        conversion: Conversion,
-        flat: NDArray[Any],
-    ) -> None:
+    def _write_clean(self, level: ListLevel, taken: NDArray[np.int64], leaf: LeafValues, flat: NDArray[Any]) -> None:
         """Every value fits: rows of one length are one copy, others are copied row by row."""
+        conversion = self._conversion_of(leaf)
         num_rows, width = flat.shape
         length = int(level.lengths[0])
         first = int(level.starts[0])
-        if (level.lengths == length).all() and _is_even(level.starts, length):
-            dense = values[first : first + num_rows * length].reshape(num_rows, length)
+        if (level.lengths == length).all() and (np.diff(level.starts) == length).all():
+            dense = leaf.values[first : first + num_rows * length].reshape(num_rows, length)
             conversion.cast_into(dense[:, :width], flat[:, :length])
             if length < width:
                 flat[:, length:] = self._field.pad
             return
-        copy_ragged(conversion.cast(values), level.starts, taken, flat, self._field.pad)
+        copy_ragged(conversion.cast(leaf.values), level.starts, taken, flat, self._field.pad)
 
     def _write_checked(
-        self,
-        level: ListLevel,
-        taken: NDArray[np.int64],
-        leaf: LeafValues,
-        conversion: Conversion,
-        flat: NDArray[Any],
-        rows: Rows,
-        place: _Place,
+        self, level: ListLevel, taken: NDArray[np.int64], leaf: LeafValues, flat: NDArray[Any], place: _Place
     ) -> None:
         """Looks at each value that is delivered, and at no other."""
+        conversion = self._conversion_of(leaf)
         places = item_places(level.starts, taken)
+        items_place = place.of_items(taken)
         values = leaf.values[places]
-        owners = np.repeat(np.arange(len(taken), dtype=np.int64) if rows is None else rows, taken)
         valid = None if leaf.valid is None else leaf.valid[places]
-        bad = conversion.misfits(values)
-        if valid is not None:
-            bad &= valid
-        self._refuse_values(values, bad, owners, conversion, place)
+        self._refuse_misfits(values, valid, conversion, items_place)
         converted = conversion.cast(values)
         if valid is not None and not valid.all():
             converted = np.array(converted)
-            self._fill_nulls(~valid, converted, owners, place, "an item of the list is null")
+            self._fill_nulls(~valid, converted, items_place, "an item of the list is null")
         flat.fill(self._field.pad)
         num_rows, width = flat.shape
         flat.reshape(-1)[item_places(np.arange(num_rows, dtype=np.int64) * width, taken)] = converted
 
-    def _refuse_values(
-        self, values: NDArray[Any], bad: NDArray[np.bool_], owners: Rows, conversion: Conversion, place: _Place
+    def _refuse_misfits(
+        self, values: NDArray[Any], valid: NDArray[np.bool_] | None, conversion: Conversion, place: _Place
     ) -> None:
+        bad = conversion.misfits(values)
+        if valid is not None:
+            bad &= valid
         if bad.any():
             at = int(np.argmax(bad))
             value = values[at].item()
-            place.add(at if owners is None else int(owners[at]), value, conversion.refusal_of(value))
+            advice = "Set `exact = false` of the field to round it" if conversion.rounds else None
+            place.add(at, value, conversion.refusal_of(value), advice)
 
-    def _fill_nulls(self, missing: NDArray[np.bool_], out: NDArray[Any], rows: Rows, place: _Place, what: str) -> None:
+    def _fill_nulls(self, missing: NDArray[np.bool_], out: NDArray[Any], place: _Place, what: str) -> None:
         if not missing.any():
             return
         if self._field.null is not None:
             out[missing] = self._field.null
             return
-        at = int(np.argmax(missing))
         advice = f"Set `null` of field {self.name!r} to the value to use instead"
-        place.add(at if rows is None else int(rows[at]), "null", what, advice)
+        place.add(int(np.argmax(missing)), "null", what, advice)
 
     def _conversion_of(self, leaf: LeafValues) -> Conversion:
         source = leaf.values.dtype
@@ -346,17 +325,29 @@ class _ColumnWriter:
 
 
 class _Place:
-    """A chunk's place in its column: turns rows of the chunk into rows of the table."""
+    """Where values are in the table: turns their places into its rows.
 
-    __slots__ = ("_column", "_first_row", "_refusals")
+    `owners` says which row of the chunk each value belongs to; None where values are rows.
+    """
 
-    def __init__(self, refusals: _Refusals, column: str, first_row: int) -> None:
+    __slots__ = ("_column", "_first_row", "_owners", "_refusals")
+
+    def __init__(
+        self, refusals: _Refusals, column: str, first_row: int, *, owners: NDArray[np.int64] | None = None
+    ) -> None:
         self._refusals = refusals
         self._column = column
         self._first_row = first_row
+        self._owners = owners
 
-    def add(self, row: int, value: object, why: str, advice: str | None = None) -> None:
-        """Notes that a row of this chunk is refused."""
+    def of_items(self, counts: NDArray[np.int64]) -> _Place:
+        """The place of items, so many for each value of this place."""
+        owners = np.arange(len(counts), dtype=np.int64) if self._owners is None else self._owners
+        return _Place(self._refusals, self._column, self._first_row, owners=np.repeat(owners, counts))
+
+    def add(self, at: int, value: object, why: str, advice: str | None = None) -> None:
+        """Notes that the value at this place is refused."""
+        row = at if self._owners is None else int(self._owners[at])
         self._refusals.add(self._first_row + row, self._column, value, why, advice)
 
 
@@ -369,11 +360,6 @@ def _leaf_of(level: ListLevel) -> tuple[ListLevel, LeafValues]:
     first, last = int(starts.min()), int((starts + lengths).max())
     values = leaf_values_of(level.items.slice(first, last - first))
     return ListLevel(level.starts - first, level.lengths, level.valid, level.items), values
-
-
-def _is_even(starts: NDArray[np.int64], length: int) -> bool:
-    """Whether rows of one length lie end to end."""
-    return bool((np.diff(starts) == length).all())
 
 
 def _under(level: ListLevel, above: NDArray[np.bool_] | None) -> ListLevel:

@@ -1,9 +1,9 @@
 """Rows of unequal length into rows of equal length: cut, padded, written straight into the slot.
 
-Measured on rows of about 700 values into 2 048 (ns a row, int32 and bool): a NumPy slice a row 2 260 and 1 440; a boolean
-mask 3 120 and 2 090; a memoryview slice a row after one fill 1 480 and 530; Arrow's `list_slice` 2 140 and 375; gluing views
-of rows and of padding together in one Arrow cast 1 600 and 240. So long rows are copied by memoryview, and short ones, where
-the interpreter's 300 ns a row would dominate, by the cast.
+Measured on rows of about 700 values into 2 048 (ns a row, int32 and bool): a NumPy slice a row 2 260 and 1 440; a
+boolean mask 3 120 and 2 090; a memoryview slice a row after one fill 1 480 and 530; Arrow's `list_slice` 2 140 and 375;
+gluing views of rows and of padding together in one Arrow cast 1 600 and 240. So long rows are copied by memoryview, and
+short ones, where the interpreter's 300 ns a row would dominate, by the cast.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ def _copy_rows(
     size = out.itemsize
     if int(lengths.min()) < out.shape[1]:
         out.fill(pad)
-    target = memoryview(out.reshape(-1).view(np.uint8))
-    source = memoryview(values.view(np.uint8))
+    # NumPy 2 arrays are buffers, which their stubs say of Python 3.12 on only.
+    target = memoryview(out.reshape(-1).view(np.uint8))  # type: ignore[arg-type,unused-ignore]
+    source = memoryview(values.view(np.uint8))  # type: ignore[arg-type,unused-ignore]
     begins = np.arange(len(out), dtype=np.int64) * (out.shape[1] * size)
     ends = begins + lengths * size
     firsts = starts * size

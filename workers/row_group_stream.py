@@ -1,7 +1,7 @@
 """A large row group, read in slices: bounded memory, forwards; going back begins the row group anew.
 
-Column chunks are read through small buffers page by page, so neither the compressed nor the decoded row group is ever whole in
-memory. What is held is one decoded batch and the buffers.
+Column chunks are read through small buffers page by page, so neither the compressed nor the decoded row group is ever
+whole in memory. What is held is one decoded batch and the buffers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A shard as a file: opened, identified, and every failure said in one line that names it.
 
-Local files are opened plainly and never memory-mapped: a mapped file that is cut short is a SIGBUS, an open one an error. The
-file's size and mtime are looked at after it was opened, so they belong to what is read or to something newer.
+Local files are opened plainly and never memory-mapped: a mapped file that is cut short is a SIGBUS, an open one an
+error. The file's size and mtime are looked at after it was opened, so they belong to what is read or to something
+newer.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def identity_of(path: str, filesystem: Any = None, *, source: str | None = None)
 
     Raises:
         MissingShardError: There is no such file.
-        CorruptDataError: It is a folder, a pipe or the like; nothing is opened, so a pipe that nobody writes does not block.
+        CorruptDataError: It is a folder, a pipe or the like; nothing is opened, so a pipe that nobody writes does not
+            block.
         StorageError: The store does not say.
     """
     try:
@@ -87,10 +89,10 @@ def open_shard_file(path: str, filesystem: Any = None) -> Any:
 
 
 def content_version(file: Any, identity: ShardIdentity) -> str:
-    """A digest of size, head, tail (the footer, so every row count and statistic) and 16 samples between: 16 hex digits.
+    """A digest of size, head, tail (the footer) and 16 samples between: 16 hex digits.
 
-    Derived from content, so a copy with another mtime has the same version and a rewritten file another one. An object with
-    an etag is named by that and nothing is read.
+    Derived from content, so a copy with another mtime has the same version and a rewritten file another one. An object
+    with an etag is named by that and nothing is read.
     """
     size = identity.size_bytes
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=8)

@@ -43,7 +43,7 @@ def compare_with_a_stop(
     progress: Progress,
     say: Callable[[str], object],
 ) -> dict[str, Any]:
-    """Stream to the middle and stop, go on from the checkpoint, stream without a stop; the result is what `--json` prints.
+    """Stream to the middle and stop, go on from the checkpoint, stream without a stop; returns what `--json` prints.
 
     Args:
         config: what to stream.

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from o41td.cli.wording import bytes_text, count_text, share_text
+from o41td.memory import human_bytes
 
 __all__ = ["plan_view", "show_plan"]
 
@@ -58,8 +59,8 @@ def plan_view(record: Mapping[str, Any]) -> RenderableType:
     for stage in record["stages"]:
         parts += [_stage_heading(stage), Padding(_sources_table(stage), (0, 0, 1, 2))]
     memory = record["memory"]
-    allowed = f" of {bytes_text(memory['limit_bytes'])} allowed" if memory.get("limit_bytes") else ""
-    parts.append(Text.assemble(("memory", "bold"), f"  at most {bytes_text(memory['bound_bytes'])}{allowed}"))
+    allowed = f", of {human_bytes(memory['limit_bytes'])} allowed" if memory.get("limit_bytes") else ""
+    parts.append(Text.assemble(("memory", "bold"), f"  at most {human_bytes(memory['bound_bytes'])}{allowed}"))
     parts.append(Text("\n".join(f"  {line}" for line in record["memory_table"].splitlines()), style="dim"))
     parts += [Text(f"\nNote: {notice}", style="yellow") for notice in record["notices"]]
     return Group(*parts)

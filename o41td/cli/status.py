@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from o41td.cli.wording import bytes_text, count_text, share_text
+from o41td.cli.wording import count_text, share_text
+from o41td.memory import human_bytes
 
 __all__ = ["loaders_view", "show_status"]
 
@@ -63,15 +64,15 @@ def _print_json(loaders: Sequence[Mapping[str, Any]]) -> None:
 def _loader_view(loader: Mapping[str, Any]) -> RenderableType:
     """One loader: a heading, a table of its ranks, and what its processes do."""
     heading = Text.assemble((str(loader["name"]), "bold"), (f"  pid {loader['pid']}", "dim"))
-    if loader.get("verdict"):
-        heading.append(f"  {loader['verdict']}", style="yellow")
+    verdict = [Text(f"  {loader['verdict']}", style="yellow")] if loader.get("verdict") else []
+    stage_names = {source["stage"]: source["name"].rpartition("/")[0] for source in loader["sources"]}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title, justify in _RANK_COLUMNS:
         table.add_column(title, justify=justify, no_wrap=True)
     for rank in loader["ranks"]:
         table.add_row(
             f"{rank['rank']} of {rank['world_size']}",
-            str(rank["stage"]),
+            stage_names.get(rank["stage"]) or str(rank["stage"]),
             count_text(rank["batches"]),
             count_text(rank["rows_per_s"]),
             share_text(rank["wait_fraction"], 1),
@@ -79,7 +80,7 @@ def _loader_view(loader: Mapping[str, Any]) -> RenderableType:
         )
     details = [_workers_text(loader["workers"]), _memory_text(loader["memory"]), _sources_text(loader["sources"])]
     lines = [Text(f"  {line}", style="dim") for line in details if line]
-    return Group(heading, _indented(table), *lines, Text(""))
+    return Group(heading, *verdict, *([_indented(table)] if loader["ranks"] else []), *lines, Text(""))
 
 
 _RANK_COLUMNS: tuple[tuple[str, Any], ...] = (
@@ -103,7 +104,7 @@ def _indented(table: Table) -> RenderableType:
 def _workers_text(workers: Sequence[Mapping[str, Any]]) -> str:
     """Workers by what they do, their restarts, their memory: "2 workers: 1 busy, 1 idle"."""
     if not workers:
-        return "no workers"
+        return ""
     states: dict[str, int] = {}
     for worker in workers:
         states[str(worker["state"])] = states.get(str(worker["state"]), 0) + 1
@@ -115,12 +116,12 @@ def _workers_text(workers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _memory_text(memory: Mapping[str, Any]) -> str:
-    """Memory in use and its bound: "memory 287 MB of at most 412 MB"."""
-    bound = f"at most {bytes_text(memory['bound_bytes'])}" if memory.get("bound_bytes") else ""
+    """Memory in use and its bound: "memory 273.7 MiB of at most 392.9 MiB"."""
+    bound = f"at most {human_bytes(memory['bound_bytes'])}" if memory.get("bound_bytes") else ""
     used = memory.get("used_bytes")
     if used is None:
         return f"memory {bound}" if bound else ""
-    return f"memory {bytes_text(used)}{f' of {bound}' if bound else ''}"
+    return f"memory {human_bytes(used)}{f' of {bound}' if bound else ''}"
 
 
 def _sources_text(sources: Sequence[Mapping[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from o41td.cli.wording import bytes_text, count_text, digest_text, duration_text, share_text, speed_text
+from o41td.memory import human_bytes
 
 __all__ = ["print_demo_summary", "print_run_summary"]
 
@@ -52,7 +53,7 @@ def print_demo_summary(console: Console, record: dict[str, Any], *, num_workers:
     delivered = f"{count_text(record['rows'])} rows in {count_text(record['batches'])} batches"
     dropped = f", {count_text(record['dropped_rows'])} dropped" if record["dropped_rows"] else ""
     opened, resumed = (duration_text(record[key]) for key in ("first_batch_s", "first_batch_after_resume_s"))
-    peak, bound = bytes_text(memory["peak_bytes"]), bytes_text(memory["bound_bytes"])
+    peak, bound = human_bytes(memory["peak_bytes"]), human_bytes(memory["bound_bytes"])
     within = memory["peak_bytes"] <= memory["bound_bytes"]
     lines = [
         ("delivered", f"{delivered}, {bytes_text(record['bytes'])}{dropped}"),

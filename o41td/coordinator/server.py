@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import psutil
-
 from o41td.coordinator.block_table import Block, BlockTable
 from o41td.coordinator.events import (
     BatchesWereGathered,
@@ -76,6 +74,7 @@ from o41td.workers.supervisor import ChildLog, describe_exit
 __all__ = ["LoaderServer"]
 
 _TICK_S = 0.5
+_CLOCK_S = 0.1
 _MAX_FOOTER_ATTEMPTS = 2
 _MAX_START_FAILURES = 3
 _PROGRESS_EVERY_S = 0.1
@@ -120,6 +119,7 @@ class LoaderServer:
         self._source_rows: dict[tuple[int, int], int] = {}
         self._entry: LoaderEntry | None = None
         self._listener: socket.socket | None = None
+        self._ticked_s = 0.0
 
     # ---- phases ----------------------------------------------------------------------------------------------------
 
@@ -222,8 +222,9 @@ class LoaderServer:
             if key.fd in self._selector.get_map():  # an earlier callback may have closed it
                 callback: Callable[[int, int], None] = key.data
                 callback(key.fd, mask)
-        if serving:
-            now_s = time.monotonic()
+        now_s = time.monotonic()
+        if serving and now_s - self._ticked_s >= _CLOCK_S:
+            self._ticked_s = now_s
             self._look_for_slow_starts(now_s)
             if self._state is not None:
                 self._handle(TimePassed(now_s))
@@ -611,6 +612,8 @@ def _peer_uid(connection: socket.socket) -> int:
 
 
 def _rss_bytes(pid: int) -> int:
+    import psutil  # only status needs it, the first batch does not wait for it
+
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:

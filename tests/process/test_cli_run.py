@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -146,7 +147,7 @@ def test_ctrl_c_saves_and_says_so_in_one_line(endless: Path, tmp_path: Path) -> 
     assert process.stderr is not None
     assert process.stdout is not None
     process.stderr.readline()  # the first line of progress: batches flow
-    subprocess.run(["kill", "-INT", f"-{process.pid}"], check=True)
+    os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
     assert out == ""

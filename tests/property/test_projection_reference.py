@@ -76,6 +76,7 @@ def reference_row(value, field, shape, depth):
 
 
 def filled(value, shape):
+    """Nested lists of this shape, all of one value."""
     return np.full(shape, value, object).tolist() if shape else value
 
 
@@ -84,12 +85,16 @@ def columns(draw):
     """A chunked, sliced column, its depth, and a field for it."""
     number = draw(st.sampled_from(sorted(NUMBERS, key=str)))
     depth = draw(st.integers(0, 2))
-    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=max(depth, 0), max_size=depth + (depth == 1)))) if depth else ()
+    shape = (
+        tuple(draw(st.lists(st.integers(1, 4), min_size=max(depth, 0), max_size=depth + (depth == 1)))) if depth else ()
+    )
     nulls = draw(st.sampled_from([False, False, True]))
     values = st.one_of(st.none(), NUMBERS[number]) if nulls else NUMBERS[number]
     arrow_type = number
     for level in range(depth):
-        kind = draw(st.sampled_from(["list", "large", "view", "fixed"] if level == depth - 1 else ["list", "large", "fixed"]))
+        kind = draw(
+            st.sampled_from(["list", "large", "view", "fixed"] if level == depth - 1 else ["list", "large", "fixed"])
+        )
         if kind == "fixed":
             size = draw(st.integers(1, 3))
             if level == 0 and len(shape) > depth:
@@ -137,7 +142,9 @@ def test_projection_equals_the_reference(case, in_struct):
     column, depth, field = case
     table = pa.table({"column": column})
     if in_struct:
-        table = pa.table({"outer": pa.chunked_array([pa.StructArray.from_arrays([c], ["column"]) for c in column.chunks])})
+        table = pa.table(
+            {"outer": pa.chunked_array([pa.StructArray.from_arrays([c], ["column"]) for c in column.chunks])}
+        )
         field = FieldPlan(**{**field.to_record(), "source": "outer.column", "shape": field.shape})
     expected, refused = [], None
     for row, value in enumerate(column.to_pylist()):
@@ -155,7 +162,9 @@ def test_projection_equals_the_reference(case, in_struct):
         assert (error.row, error.shard, error.row_group, error.source) == (100 + refused, "s.parquet", 3, "src")
         return
     projector.write(table, out)
-    np.testing.assert_array_equal(out["out"][:-1], np.array(expected, field.numpy_dtype).reshape(len(column), *field.shape))
+    np.testing.assert_array_equal(
+        out["out"][:-1], np.array(expected, field.numpy_dtype).reshape(len(column), *field.shape)
+    )
     assert not out["out"][-1].any(), "rows behind the table are not touched"
 
 

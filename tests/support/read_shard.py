@@ -12,7 +12,9 @@ from o41td.workers.footer import read_footer
 from o41td.workers.parquet import ShardReader
 
 
-def read_shard(path: str | Path, fields: list[FieldPlan], *, block_rows: int = 10**9, **reader_options) -> dict[str, np.ndarray]:
+def read_shard(
+    path: str | Path, fields: list[FieldPlan], *, block_rows: int = 10**9, **reader_options
+) -> dict[str, np.ndarray]:
     """Every row of every field, each row group in slices of `block_rows`."""
     path = str(path)
     footer = read_footer(None, path, fields, source="s")

@@ -20,7 +20,7 @@ LOADER: dict[str, Any] = {
         {
             "rank": 0,
             "world_size": 2,
-            "stage": "mix",
+            "stage": 1,
             "batches": 12_480,
             "rows_per_s": 58_120.4,
             "wait_fraction": 0.04,
@@ -31,7 +31,7 @@ LOADER: dict[str, Any] = {
         {"id": 0, "pid": 4712, "state": "busy", "restarts": 0, "rss_bytes": 80_000_000},
         {"id": 1, "pid": 4713, "state": "idle", "restarts": 2, "rss_bytes": 80_000_000},
     ],
-    "sources": [{"name": "web", "epoch": 3, "rows": 61_440}],
+    "sources": [{"name": "mix/web", "stage": 1, "epoch": 3, "rows": 61_440}],
     "memory": {"bound_bytes": 412_000_000, "used_bytes": 287_000_000},
     "verdict": "workers keep up",
 }
@@ -50,14 +50,28 @@ def test_a_loader_is_shown_with_ranks_workers_and_memory() -> None:
     for part in ("job-17", "4711", "workers keep up", "0 of 2", "mix", "12,480", "58,120", "4 %", "7"):
         assert part in text
     assert "2 workers: 1 busy, 1 idle, 2 restarted" in text
-    assert "memory 287 MB of at most 412 MB" in text
-    assert "web: epoch 3, 61,440 rows" in text
+    assert "memory 273.7 MiB of at most 392.9 MiB" in text
+    assert "mix/web: epoch 3, 61,440 rows" in text
     assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_no_loader_says_how_one_starts() -> None:
     """An empty list is a sentence, not an empty table."""
     assert "open_batch_stream" in shown(loaders_view([]))
+
+
+def test_a_loader_that_does_not_answer_is_still_listed() -> None:
+    """Without any figures the name, the pid and the verdict are shown."""
+    silent = {
+        "name": "job",
+        "pid": 1,
+        "ranks": [],
+        "workers": [],
+        "sources": [],
+        "memory": {},
+        "verdict": "does not answer",
+    }
+    assert shown(loaders_view([silent])).split() == ["job", "pid", "1", "does", "not", "answer"]
 
 
 def test_two_loaders_of_one_name_are_told_apart_by_pid() -> None:

@@ -16,6 +16,7 @@ ID = FieldPlan(name="id", source="id", dtype="i64")
 
 
 def write(path, values, **options):
+    """A shard of ids, and of a wide text that no field reads."""
     pq.write_table(pa.table({"id": values, "text": ["x" * 1000] * len(values)}), path, **options)
     return str(path)
 
@@ -35,7 +36,9 @@ def test_cost_of_dictionary_pages_is_the_decoded_one(tmp_path):
     """Pages of a few distinct values are small; the lists that they decode to are not."""
     lists = pa.array([[7] * 1000] * 500, pa.list_(pa.int32()))
     pq.write_table(pa.table({"t": lists}), tmp_path / "a.parquet")
-    footer = read_footer(None, str(tmp_path / "a.parquet"), [FieldPlan(name="t", source="t", dtype="i32", shape=(1000,))])
+    footer = read_footer(
+        None, str(tmp_path / "a.parquet"), [FieldPlan(name="t", source="t", dtype="i32", shape=(1000,))]
+    )
     assert footer.compressed_bytes[0] < 100_000
     assert 2_000_000 <= footer.decoded_bytes[0] <= 2_200_000
 
@@ -61,13 +64,15 @@ def test_version_is_of_the_content(tmp_path):
     assert first.version == second.version
     assert len(first.version) == 16
     assert first.mtime_ns != second.mtime_ns
-    rewritten = write(tmp_path / "c.parquet", values + 1, compression="none", use_dictionary=False, write_statistics=False)
+    rewritten = write(
+        tmp_path / "c.parquet", values + 1, compression="none", use_dictionary=False, write_statistics=False
+    )
     assert os.path.getsize(rewritten) == first.size_bytes
     assert read_footer(None, rewritten, [ID]).version != first.version
 
 
 def test_not_a_parquet_file(tmp_path):
-    """Missing, empty, cut short, other bytes, a folder and a pipe that nobody writes are each one line that names it."""
+    """Missing, empty, cut short, other bytes, a folder and an unwritten pipe are each one line that names it."""
     whole = (tmp_path / "whole.parquet", np.arange(100))
     write(*whole)
     content = whole[0].read_bytes()
@@ -104,7 +109,7 @@ def test_schema_is_checked(tmp_path):
 
 def test_remote_shards(tmp_path):
     """A shard of an fsspec filesystem reads the same, and its etag, where it has one, is in its version."""
-    import fsspec  # noqa: PLC0415 - only this test needs it
+    import fsspec
 
     local = read_footer(None, write(tmp_path / "a.parquet", np.arange(100)), [ID])
     memory = fsspec.filesystem("memory")

@@ -9,22 +9,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import read_shard
-from read_shard import answer_of
 
+import read_shard
 from o41td.fields import FieldPlan
+from read_shard import answer_of
 
 FILES = Path(__file__).resolve().parents[3] / "shared" / "cases" / "parquet-testing"
 
 pytestmark = pytest.mark.skipif(not FILES.is_dir(), reason="the collection is not beside this checkout")
 
+
 def field(source, dtype, shape=(), **more):
+    """A field record whose name is the column."""
     return {"name": source, "source": source, "dtype": dtype, "shape": list(shape), **more}
 
 
 def read(name, *fields):
     """The rows by column, or the error: of a damaged or encrypted file in a child process, which it may abort."""
-    path = str(sorted([*FILES.glob(f"*/{name}"), *FILES.glob(f"*/{name}.parquet")])[0])
+    path = str(min([*FILES.glob(f"*/{name}"), *FILES.glob(f"*/{name}.parquet")]))
     if "bad_data" not in path and "encrypt" not in path:
         return answer_of(path, [FieldPlan.from_record(record) for record in fields])
     script = [sys.executable, "-P", read_shard.__file__, path, json.dumps(fields)]
@@ -35,12 +37,14 @@ def read(name, *fields):
 
 
 def rows_of(name, *fields):
+    """The rows of a file that must read."""
     answer = read(name, *fields)
     assert "rows" in answer, answer
     return answer["rows"]
 
 
 def refusal_of(name, *fields):
+    """The class and text of the error of a file that must not."""
     answer = read(name, *fields)
     assert "error" in answer, answer
     assert "\n" not in answer["text"]
@@ -50,7 +54,8 @@ def refusal_of(name, *fields):
 def test_plain_types():
     """All plain types read as the collection states them."""
     rows = rows_of(
-        "alltypes_plain", field("id", "i32"), field("int_col", "i64"), field("bigint_col", "i64"), field("float_col", "f32"),
+        "alltypes_plain", field("id", "i32"), field("int_col", "i64"), field("bigint_col", "i64"),
+        field("float_col", "f32"),
         field("bool_col", "bool"),
     )  # fmt: skip
     assert rows["id"] == [4, 5, 6, 7, 2, 3, 0, 1]
@@ -173,7 +178,8 @@ def test_checksums_pass():
 
 
 @pytest.mark.parametrize(
-    "name", ["int32_decimal", "int64_decimal", "byte_array_decimal", "fixed_length_decimal", "fixed_length_decimal_legacy"]
+    "name",
+    ["int32_decimal", "int64_decimal", "byte_array_decimal", "fixed_length_decimal", "fixed_length_decimal_legacy"],
 )
 def test_decimals(name):
     """Decimals of every physical type become floats, and nothing else."""
@@ -183,7 +189,9 @@ def test_decimals(name):
 
 def test_encrypted():
     """The plain column of a partly encrypted file reads; nothing else of the file is touched."""
-    rows = rows_of("encrypt_columns_plaintext_footer.parquet.encrypted", field("int64_field", "i64", [2]))["int64_field"]
+    rows = rows_of("encrypt_columns_plaintext_footer.parquet.encrypted", field("int64_field", "i64", [2]))[
+        "int64_field"
+    ]
     assert len(rows) == 50
     assert rows[:2] == [[0, 10**12], [2 * 10**12, 3 * 10**12]]
 
@@ -212,7 +220,8 @@ def test_fixed_length_bytes_as_numbers():
 
 
 @pytest.mark.parametrize(
-    ("name", "column"), [("PARQUET-1481", "x"), ("ARROW-RS-GH-6229-DICTHEADER", "nation_key"), ("ARROW-GH-41321", "int64")]
+    ("name", "column"),
+    [("PARQUET-1481", "x"), ("ARROW-RS-GH-6229-DICTHEADER", "nation_key"), ("ARROW-GH-41321", "int64")],
 )
 def test_damaged(name, column):
     """Each damaged file is one error that names the file."""

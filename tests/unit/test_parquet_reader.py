@@ -7,18 +7,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from read_shard import read_shard
 
 from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
 from o41td.workers.footer import read_footer
 from o41td.workers.parquet import ReaderPool, ShardReader
+from read_shard import read_shard
 
 ID = FieldPlan(name="id", source="id", dtype="i64")
 TOKENS = FieldPlan(name="tokens", source="tokens", dtype="i32", shape=(6,), pad=-1)
 
 
 def write(path, num_rows=1000, group=300, **options):
+    """A shard whose row i has id i and i mod 9 tokens, i and on."""
     lists = pa.array([list(range(row, row + row % 9)) for row in range(num_rows)], pa.list_(pa.int32()))
     columns = {"other": pa.array([str(row) for row in range(num_rows)]), "tokens": lists, "id": np.arange(num_rows)}
     pq.write_table(pa.table(columns), path, row_group_size=group, **options)
@@ -26,6 +27,7 @@ def write(path, num_rows=1000, group=300, **options):
 
 
 def expected_tokens(num_rows):
+    """The tokens of `write`, six a row."""
     return [([*range(row, row + row % 9)] + [-1] * 6)[:6] for row in range(num_rows)]
 
 
@@ -168,7 +170,9 @@ def test_dotted_and_doubled_columns(tmp_path):
     """Columns are read by leaf: `a.b` is the flat column, though a struct `a` has a `b`."""
     path = tmp_path / "a.parquet"
     struct = pa.array([{"b": 1, "c": 2}, {"b": 3, "c": 4}])
-    pq.write_table(pa.table([struct, pa.array([10, 20]), pa.array([5, 6]), pa.array([7, 8])], ["a", "a.b", "x", "x"]), path)
+    pq.write_table(
+        pa.table([struct, pa.array([10, 20]), pa.array([5, 6]), pa.array([7, 8])], ["a", "a.b", "x", "x"]), path
+    )
     fields = [
         FieldPlan(name="flat", source="a.b", dtype="i64"),
         FieldPlan(name="member", source="a.c", dtype="i64"),

@@ -9,6 +9,7 @@ from o41td.projection import plan_projection
 
 
 def field(source, dtype="i64", shape=(), **more):
+    """A field plan named f."""
     return FieldPlan(name="f", source=source, dtype=dtype, shape=shape, **more)
 
 
@@ -32,7 +33,7 @@ NESTED = pa.schema(
     ],
 )
 def test_exact_name_first_then_path(source, dtype, shape, leaf, path):
-    """A flat column named like a path wins over the path; leaves are counted depth-first, a map's key and value as two."""
+    """A flat column named like a path wins over it; leaves count depth-first, a map's key and value as two."""
     plan = plan_projection(NESTED, [field(source, dtype, shape)])
     assert plan.column_indices == (leaf,)
     assert plan.fields[0].path == path
@@ -54,7 +55,13 @@ def test_all_problems_in_one_error():
     with pytest.raises(SchemaError) as caught:
         plan_projection(schema, fields, source="web", shard="a.parquet")
     text = str(caught.value)
-    for part in ("4 columns", "did you mean 'input_ids'", "'text' has type string", "timestamp[us]", "give the field a length"):
+    for part in (
+        "4 columns",
+        "did you mean 'input_ids'",
+        "'text' has type string",
+        "timestamp[us]",
+        "give the field a length",
+    ):
         assert part in text
     assert (caught.value.source, caught.value.shard, caught.value.column) == ("web", "a.parquet", "input_idz")
 

@@ -1,6 +1,6 @@
 """Values into fields: what is delivered, what is refused and how it is named."""
 
-import datetime
+import datetime as dt
 import decimal
 
 import numpy as np
@@ -14,10 +14,13 @@ from o41td.workers.project import Projector
 
 
 def project(column, dtype="i64", shape=(), **more):
+    """The rows that a column gives a field."""
     table = pa.table({"c": column})
     field = FieldPlan(name="c", source="c", dtype=dtype, shape=shape, **more)
     out = np.full((len(table), *shape), 77 if dtype != "bool" else True, field.numpy_dtype)
-    Projector(plan_projection(table.schema, [field])).write(table, {"c": out}, row_offset_in_shard=1000, shard="a.parquet")
+    Projector(plan_projection(table.schema, [field])).write(
+        table, {"c": out}, row_offset_in_shard=1000, shard="a.parquet"
+    )
     return out.tolist()
 
 
@@ -88,7 +91,7 @@ ROWS = [[1, 2], [3, 4], [5, 6], [7, 8]]
         pa.array(ROWS, pa.large_list(pa.int16())),
         pa.array(ROWS, pa.list_(pa.int64(), 2)),
         pa.array(ROWS, pa.list_view(pa.uint8())),
-        pa.ListViewArray.from_arrays(pa.array([6, 0, 2, 4], pa.int32()), pa.array([2] * 4, pa.int32()), pa.array([3, 4, 5, 6, 7, 8, 1, 2])),
+        pa.ListViewArray.from_arrays(*(pa.array(a, "i4") for a in ([6, 0, 2, 4], [2] * 4, [3, 4, 5, 6, 7, 8, 1, 2]))),
         pa.FixedShapeTensorArray.from_numpy_ndarray(np.array(ROWS)),
         pa.array(ROWS, pa.list_(pa.float32())),
         pa.ListArray.from_arrays([0, 2, 4, 6, 8], pa.array([1, 2, 3, 4, 5, 6, 7, 8]).dictionary_encode()),
@@ -135,15 +138,18 @@ def test_null_typed_columns():
     assert project(pa.nulls(2), "i32", (2,), null=4) == [[4, 4]] * 2
     assert project(pa.nulls(1), "i32", (1, 2), null=4) == [[[4, 4]]]
     assert project(pa.array([[], [None]], pa.list_(pa.null())), "i32", (2,), pad=1, null=4) == [[1, 1], [4, 1]]
-    assert project(pa.array([[], [None]], pa.list_(pa.null())), "i32", (2, 1), pad=1, null=4) == [[[1], [1]], [[4], [1]]]
+    assert project(pa.array([[], [None]], pa.list_(pa.null())), "i32", (2, 1), pad=1, null=4) == [
+        [[1], [1]],
+        [[4], [1]],
+    ]
     with pytest.raises(ValueRefusedError, match="null"):
         project(pa.nulls(2), "i32", (2,))
 
 
 def test_times_are_raw_units():
     """Dates, times, timestamps and durations give the integer that Arrow holds."""
-    assert project(pa.array([datetime.date(1970, 1, 11)])) == [10]
-    assert project(pa.array([datetime.date(1970, 1, 2)], pa.date64())) == [86_400_000]
+    assert project(pa.array([dt.date(1970, 1, 11)])) == [10]
+    assert project(pa.array([dt.date(1970, 1, 2)], pa.date64())) == [86_400_000]
     assert project(pa.array([5], pa.time32("ms"))) == [5]
     assert project(pa.array([7, None], pa.timestamp("ns", "UTC")), null=-1) == [7, -1]
     assert project(pa.array([[3], [4]], pa.list_(pa.duration("s"))), "i64", (1,)) == [[3], [4]]

@@ -1,0 +1,58 @@
+"""From a batch's number to the records in it: the order joined with the index. Nothing is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from o41td.batch import COORDINATE_DTYPE
+from o41td.coordinator.sizing import order_of
+from o41td.index import SourceIndex
+from o41td.job import StreamJob
+from o41td.order.stage import StageOrder
+
+__all__ = ["OrderLookup"]
+
+
+class OrderLookup:
+    """The orders of a job's stages over their sources; each is made when first asked for."""
+
+    def __init__(self, job: StreamJob, sources: Sequence[SourceIndex]) -> None:
+        """`sources` are those of all stages."""
+        self._job = job
+        self._orders: dict[int, StageOrder] = {}
+        self.sources: tuple[tuple[SourceIndex, ...], ...] = tuple(
+            tuple(source for source in sources if source.stage == stage) for stage in range(len(job.stages))
+        )
+
+    def order(self, stage: int) -> StageOrder:
+        """Returns a stage's order."""
+        order = self._orders.get(stage)
+        if order is None:
+            order = self._orders[stage] = order_of(self._job, stage, self.sources[stage])
+        return order
+
+    def coordinates(self, stage: int, number: int) -> NDArray[Any]:
+        """Returns where the rows of a stage's batch `number` come from, `COORDINATE_DTYPE` [rows]."""
+        source, unit, row = self.order(stage).coordinates(number)
+        result = np.empty(len(source), COORDINATE_DTYPE)
+        result["source"] = source
+        for index in self.sources[stage]:
+            chosen = source == index.source
+            result["shard"][chosen] = index.unit_shard[unit[chosen]]
+            result["row"][chosen] = index.unit_first_row[unit[chosen]] + row[chosen]
+        return result
+
+    def key(self, stage: int, number: int) -> str:
+        """Returns a name for the content of a batch: shards' versions, projection and coordinates, digested."""
+        digest = hashlib.blake2b(digest_size=16)
+        for source in self.sources[stage]:
+            digest.update(repr([(shard.version, shard.rows) for shard in source.shards]).encode())
+            job = self._job.stages[stage].sources[source.source]
+            digest.update(repr([field.to_record() for field in job.fields]).encode())
+        digest.update(self.coordinates(stage, number).tobytes())
+        return digest.hexdigest()
