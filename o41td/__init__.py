@@ -86,7 +86,39 @@ _HOMES = {
     "resume_batch_stream": "o41td.opening",
 }
 
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604 - the table's keys are strings
+__all__ = [
+    "Batch",
+    "BatchStream",
+    "BatchStreamConfig",
+    "ChangedDataError",
+    "Checkpoint",
+    "CheckpointError",
+    "ConfigError",
+    "CoordinatorError",
+    "CorruptDataError",
+    "DataError",
+    "FileSource",
+    "ManifestSource",
+    "MemoryBoundError",
+    "MissingShardError",
+    "O41Error",
+    "ProjectedField",
+    "RankInfo",
+    "SchemaError",
+    "ShardFile",
+    "SharedMemoryError",
+    "Shuffle",
+    "Stage",
+    "StorageConfig",
+    "StorageError",
+    "StreamClosedError",
+    "ValueRefusedError",
+    "WorkerCrashError",
+    "__version__",
+    "open_batch_stream",
+    "plan",
+    "resume_batch_stream",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -80,7 +80,7 @@ class Batch:
         return self._locate(self.stage, self._number)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Returns the batch as Arrow: scalars as plain columns, arrays as fixed-shape tensors. No copy but for bools."""
+        """Returns the batch as Arrow: scalars as columns, arrays as fixed-shape tensors. No copy but for bools."""
         import pyarrow as pa
 
         columns = {}

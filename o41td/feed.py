@@ -1,11 +1,11 @@
 """The feed: a thread of the training process that gathers batches out of the arena, a few ahead of the loop.
 
-It alone touches the coordinator's channel and the arena. The stream talks to it through a deque of finished batches, under
-one condition, and an eventfd that ends its sleep.
+It alone touches the coordinator's channel and the arena. The stream talks to it through a deque of finished batches,
+under one condition, and an eventfd that ends its sleep.
 
-A coordinator that dies is replaced here: everything gathered so far is kept, a new coordinator is started with the index
-that is already known, and it serves from the first batch that was not gathered. The order is a function of the position, so
-the bytes are the same. Two deaths without a batch between them are an error.
+A coordinator that dies is replaced here: everything gathered so far is kept, a new coordinator is started with the
+index that is already known, and it serves from the first batch that was not gathered. The order is a function of the
+position, so the bytes are the same. Two deaths without a batch between them are an error.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ _MAX_DEATHS_WITHOUT_PROGRESS = 2
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a stream is: the stage, the stage's own number of the next round's first batch, and that batch's number among
-    all stages' batches."""
+    """Where a stream is, by the next round's first batch.
+
+    `position` is its number in the stage, `global_batch` its number among all stages' batches.
+    """
 
     stage: int
     position: int
@@ -57,8 +59,11 @@ class Place:
 
 @dataclass(slots=True)
 class GatheredBatch:
-    """A batch that owns its memory. `ordinal` counts the batches since the feed was told where to begin, `number` is the
-    batch's number in its stage, `digest` its share of the order digest."""
+    """A batch that owns its memory.
+
+    `ordinal` counts the batches since the feed was told where to begin, `number` is the batch's number in its stage,
+    `digest` its share of the order digest.
+    """
 
     ordinal: int
     arrays: dict[str, NDArray[Any]]
@@ -97,7 +102,7 @@ class BatchFeed:
         rank: int,
         world_size: int,
     ) -> None:
-        """`restart` makes a new loader in place of a dead one; `buffers(stage)` owns the memory of a stage's batches."""
+        """`restart` makes a new loader in place of a dead one; `buffers(stage)` owns the memory of its batches."""
         self._loader = loader
         self._regions = _regions_of(loader)
         self._restart = restart
@@ -153,8 +158,8 @@ class BatchFeed:
     def take(self, ordinal: int) -> GatheredBatch | int:
         """Returns batch `ordinal` since `serve_from`, or this rank's dropped rows where the stage is over.
 
-        The batch stays at the head until a later one is asked for: a KeyboardInterrupt on the way to the caller loses nothing,
-        the same ordinal gives the same batch.
+        The batch stays at the head until a later one is asked for: a KeyboardInterrupt on the way to the caller loses
+        nothing, the same ordinal gives the same batch.
 
         Blocks: until the batch is gathered; a dead coordinator or feed thread ends the wait.
 
@@ -215,7 +220,8 @@ class BatchFeed:
     def close(self) -> None:
         """Ends the thread and the loader. Idempotent.
 
-        Blocks: until both are gone, milliseconds. Called by: any thread; a garbage collection may call it in the feed's own.
+        Blocks: until both are gone, milliseconds. Called by: any thread; a garbage collection may call it in the feed's
+        own.
         """
         if os.getpid() != self._pid:
             return
@@ -330,7 +336,14 @@ class BatchFeed:
             # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
             self._regions[name].take(announced.rows, 0, part, "clip")
             arrays[name] = part
-        batch = GatheredBatch(self._gathered_before + self._gathered, arrays, num_rows, announced.stage, announced.number, announced.digest)
+        batch = GatheredBatch(
+            self._gathered_before + self._gathered,
+            arrays,
+            num_rows,
+            announced.stage,
+            announced.number,
+            announced.digest,
+        )
         self._gathered += 1
         self._deaths_without_progress = 0
         with self._condition:
@@ -406,9 +419,7 @@ class BatchFeed:
         for number, num_rows, digest, release in zip(
             message.numbers, message.num_rows, message.digests, message.releases, strict=True
         ):
-            self._announced.append(
-                _Announced(message.stage, number, digest, release, rows[first : first + num_rows])
-            )
+            self._announced.append(_Announced(message.stage, number, digest, release, rows[first : first + num_rows]))
             first += num_rows
 
     # ---- coordinator's death -----------------------------------------------------------------------------------------

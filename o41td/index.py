@@ -1,7 +1,7 @@
 """The index: where every row of every source lies, as arrays over units. Row counts only, never a row.
 
-A unit is a Parquet row group. Order is arithmetic over `unit_rows`; the other arrays say where a unit's bytes are and what
-decoding it costs. 1 000 000 units take 36 MB.
+A unit is a Parquet row group. Order is arithmetic over `unit_rows`; the other arrays say where a unit's bytes are and
+what decoding it costs. 1 000 000 units take 36 MB.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["ShardEntry", "ShardUnits", "SourceIndex", "index_source"]
 class ShardEntry:
     """One shard as it was when the stream was first opened.
 
-    `version` is derived from its content (local files) or its etag; `mtime_ns` is only a hint that nothing happened since
-    the index was read, and is no part of the version.
+    `version` is derived from its content (local files) or its etag; `mtime_ns` is only a hint that nothing happened
+    since the index was read, and is no part of the version.
     """
 
     uri: str
@@ -34,7 +34,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardUnits:
-    """What a footer says of one shard: its entry, and per row group rows, decoded and compressed bytes (int64 arrays)."""
+    """What a footer says of a shard: its entry; per row group rows, decoded and compressed bytes (int64 arrays)."""
 
     entry: ShardEntry
     rows: NDArray[np.int64]
@@ -46,8 +46,9 @@ class ShardUnits:
 class SourceIndex:
     """One source of one stage: its shards in the listed order, and its units in the order of their rows.
 
-    Arrays have one element a unit: `unit_shard` int32, `unit_row_group` int32, `unit_rows` int64, `unit_first_row` int64 (the
-    unit's first row within its shard), `unit_decoded_bytes` and `unit_compressed_bytes` int64 (projected columns only).
+    Arrays have one element a unit: `unit_shard` int32, `unit_row_group` int32, `unit_rows` int64, `unit_first_row`
+    int64 (the unit's first row within its shard), `unit_decoded_bytes` and `unit_compressed_bytes` int64 (projected
+    columns only).
     """
 
     stage: int

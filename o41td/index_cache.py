@@ -1,9 +1,9 @@
 """The index cache: footers read once are not read again, while the file is the same.
 
-One msgpack file per (folder of shards, projected fields) in `~/.cache/o41td/index` of the user (by the password database; the
-environment is not asked). An entry is good while the file's size, modification time and inode are what they were. Files are
-replaced atomically and carry a checksum, so writers may race (the last one wins, nothing breaks) and a torn file is no file.
-The cache only ever saves time: whatever is wrong with it, footers are read instead.
+One msgpack file per (folder of shards, projected fields) in `~/.cache/o41td/index` of the user (by the password
+database; the environment is not asked). An entry is good while the file's size, modification time and inode are what
+they were. Files are replaced atomically and carry a checksum, so writers may race (the last one wins, nothing breaks)
+and a torn file is no file. The cache only ever saves time: whatever is wrong with it, footers are read instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A `StreamJob` is a resolved config without pydantic: what the coordinator works from, small enough to cross a socket."""
+"""A `StreamJob` is a resolved config without pydantic: what the coordinator works from, sent over a socket."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +124,9 @@ _SCALARS = (
 def job_of(
     config: BatchStreamConfig, *, lanes: int, files: Mapping[tuple[int, int], Sequence[str]] | None = None
 ) -> StreamJob:
-    """Returns the job of a config; `files` gives the resolved shards of sources by (stage, source), as a checkpoint has them.
+    """Returns the job of a config.
+
+    `files` gives the resolved shards of sources by (stage, source), as a checkpoint has them.
 
     Raises:
         ConfigError: The config asks for something that this version does not have; the key is named.

@@ -1,11 +1,14 @@
 """Which files a source names: globs and folders resolved to a sorted list of shards, by stated rules.
 
-* A path without wildcard names that file; it must exist. `file://` URIs are local paths, percent-decoded; plain paths are
+* A path without wildcard names that file; it must exist. `file://` URIs are local paths, percent-decoded; plain paths
+are
   taken literally (`%`, `#` and spaces mean themselves).
 * A path that exists is taken as it stands even if it contains `*`, `?` or `[`.
-* A folder stands for every shard below it; a glob (`**` crosses folders) for every match. Both list in sorted order and leave out
-  hidden names, names that begin with `_` (`_SUCCESS`, `_metadata`), empty "folder" markers, and, for folders, names without
-  a known suffix (case does not matter). A dangling link that matches is an error: somebody meant it to be there.
+* A folder stands for every shard below it; a glob (`**` crosses folders) for every match. Both list in sorted order and
+leave out
+  hidden names, names that begin with `_` (`_SUCCESS`, `_metadata`), empty "folder" markers, and, for folders, names
+  without a known suffix (case does not matter). A dangling link that matches is an error: somebody meant it to be
+  there.
 * Files listed twice by one source are refused: a row would come twice an epoch.
 """
 
@@ -56,8 +59,11 @@ def list_files(entries: Sequence[str], *, source: str) -> list[str]:
             raise MissingShardError(source=source, shard=path, detail="there is no such file")
         if not matches:
             raise ConfigError(
-                f"source {source!r}: {entry!r} matches no file. Hidden names and names that begin with '_' are left out, and a "
-                f"folder stands for the files below it that end in {', '.join(_SUFFIXES)}. Check the path."
+                f"source {source!r}: {entry!r} matches no file",
+                advice=(
+                    "Check the path. Hidden names and names that begin with '_' are left out, and a folder stands for "
+                    f"the files below it that end in {', '.join(_SUFFIXES)}"
+                ),
             )
         found.extend(matches)
     _refuse_repeats(found, source)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from o41td.checkpoint import Checkpoint
 from o41td.config import BatchStreamConfig, StorageConfig
@@ -48,7 +47,8 @@ def open_batch_stream(
     rank, world_size = check_rank(rank, world_size)
     _check_config(config, engine)
     job = job_of(config, lanes=config.lanes or world_size)
-    return _open(config, job, rank, world_size, storage, StreamStart(), None, progress)
+    request = _request_of(job, rank, world_size, storage)
+    return _open(config, request, StreamStart(), progress)
 
 
 def resume_batch_stream(
@@ -60,7 +60,7 @@ def resume_batch_stream(
     *,
     progress: Progress | None = None,
 ) -> BatchStream:
-    """Opens a stream where a checkpoint was taken, on any rank of any world size. The cost does not depend on the position.
+    """Opens a stream where a checkpoint was taken, on any rank of any world size, at a cost that is the same anywhere.
 
     Args:
         checkpoint: A `Checkpoint`, or the path of a saved one.
@@ -87,48 +87,41 @@ def resume_batch_stream(
             "stage": source.stage,
             "source": source.source,
             "shards": [
-                list(shard)
-                for shard in zip(source.uris, source.rows, source.size_bytes, source.versions, strict=True)
+                list(shard) for shard in zip(source.uris, source.rows, source.size_bytes, source.versions, strict=True)
             ],
         }
         for source in checkpoint.sources
     ]
     job = job_of(config, lanes=config.lanes or checkpoint.world_size, files=files)
     start = StreamStart(Cursor(checkpoint.cursor), carried_digest(checkpoint, rank, world_size))
-    return _open(config, job, rank, world_size, storage, start, expected, progress)
+    request = replace(_request_of(job, rank, world_size, storage), expected_sources=expected)
+    return _open(config, request, start, progress)
 
 
-def _open(
-    config: BatchStreamConfig,
-    job: StreamJob,
-    rank: int,
-    world_size: int,
-    storage: StorageConfig | None,
-    start: StreamStart,
-    expected: list[dict[str, Any]] | None,
-    progress: Progress | None,
-) -> BatchStream:
-    request = LoaderRequest(
+def _request_of(job: StreamJob, rank: int, world_size: int, storage: StorageConfig | None) -> LoaderRequest:
+    return LoaderRequest(
         job=job,
         rank=rank,
         world_size=world_size,
         name=f"pid{os.getpid()}-rank{rank}",
         storage=None if storage is None else storage.secret_record(),
-        expected_sources=expected,
     )
+
+
+def _open(
+    config: BatchStreamConfig, request: LoaderRequest, start: StreamStart, progress: Progress | None
+) -> BatchStream:
     loader = start_loader(request, progress=progress)
-    known = replace(
-        request, known_sources=[source.to_record() for source in loader.sources], expected_sources=None
-    )
+    known = replace(request, known_sources=[source.to_record() for source in loader.sources], expected_sources=None)
     return BatchStream(
         config=config,
-        job=job,
+        job=request.job,
         loader=loader,
         restart=lambda: start_loader(known),
-        rank=rank,
-        world_size=world_size,
+        rank=request.rank,
+        world_size=request.world_size,
         start=start,
-        is_fresh=expected is None,
+        is_fresh=request.expected_sources is None,
     )
 
 
@@ -140,5 +133,6 @@ def _check_config(config: object, engine: str) -> None:
         )
     if engine != "local":
         raise ConfigError(
-            "this engine is not available", problems=[("engine", f"{engine!r} is not 'local', the only one in this version")]
+            "this engine is not available",
+            problems=[("engine", f"{engine!r} is not 'local', the only one in this version")],
         )

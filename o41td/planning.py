@@ -24,7 +24,7 @@ def plan(
     *,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Returns what `o41td plan --json` prints: stages with steps, rows and dropped rows, their sources, the memory bound.
+    """Returns what `o41td plan --json` prints: stages with steps, rows and dropped rows, sources, the memory bound.
 
     Args:
         config: The stream.
@@ -81,9 +81,7 @@ def _stage_plan(
         "batches": order.num_batches,
         "steps_per_rank": rounds,
         "dropped_rows": order.dropped_rows(0, rank, world_size),
-        "dropped_rows_all_ranks": None
-        if rounds is None
-        else order.total_rows - order.rows_before(rounds * world_size),
+        "dropped_rows_all_ranks": None if rounds is None else order.total_rows - order.rows_before(rounds * world_size),
         "sources": [
             {
                 "name": source.name,

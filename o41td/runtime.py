@@ -16,7 +16,7 @@ _ANSWER_S = 2.0
 
 
 def list_loaders() -> list[dict[str, Any]]:
-    """Returns a record for each running loader of this user: name, pid, ranks, workers, sources, arena, memory, verdict.
+    """Returns a record for each running loader of this user, as `o41td status --json` prints it.
 
     Blocks: for the answers; a loader that does not answer within 2 s is listed with the verdict "does not answer".
     """

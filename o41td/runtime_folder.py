@@ -1,9 +1,9 @@
 """Where running loaders are found: a 0700 folder of this user's, one socket and one small JSON file a loader.
 
-The folder is `/run/user/<uid>/o41td`, or `/tmp/o41td-<uid>` where the system has no runtime folder: fixed, short (a unix socket's
-path has 107 characters at most, so a long TMPDIR must not matter), and never taken from the environment. The JSON file
-names the pid and its start time, by which a stale entry is told from a live one, and holds no secrets. Only the same user
-gets through: the folder's mode keeps others out, and the coordinator checks who connects.
+The folder is `/run/user/<uid>/o41td`, or `/tmp/o41td-<uid>` where the system has no runtime folder: fixed, short (a
+unix socket's path has 107 characters at most, so a long TMPDIR must not matter), and never taken from the environment.
+The JSON file names the pid and its start time, by which a stale entry is told from a live one, and holds no secrets.
+Only the same user gets through: the folder's mode keeps others out, and the coordinator checks who connects.
 
 A loader runs without an entry where no such folder can be made (a read-only root): only `status` misses it.
 """
@@ -63,7 +63,7 @@ def process_start_time(pid: int) -> int | None:
 
 
 def publish_loader(name: str) -> tuple[LoaderEntry, socket.socket] | None:
-    """Makes this process findable; returns its entry and the listening socket, None where there is no runtime folder."""
+    """Makes this process findable; returns its entry and listening socket, None where there is no runtime folder."""
     folder = runtime_folder(create=True)
     if folder is None:
         return None

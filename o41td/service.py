@@ -168,9 +168,7 @@ def _begin(request: LoaderRequest, *, plan_only: bool) -> tuple[ChildProcess, Ch
     return process, channel, log
 
 
-def _await(
-    channel: Channel, process: ChildProcess, log: ChildLog, kind: type[M], progress: Progress | None
-) -> M:
+def _await(channel: Channel, process: ChildProcess, log: ChildLog, kind: type[M], progress: Progress | None) -> M:
     while True:
         try:
             message = channel.receive()

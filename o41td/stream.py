@@ -1,8 +1,8 @@
 """`BatchStream`: batches of one rank, the cursor, and everything that moves it.
 
-The stream owns the cursor and counts a batch the moment it is handed out. Each `next()` of a rank is one round: `world_size`
-global batches, one of them this rank's, so any rank's cursor is every rank's cursor. What the feed has gathered ahead is not
-in the cursor; moving (`seek`, `advance`) drops it.
+The stream owns the cursor and counts a batch the moment it is handed out. Each `next()` of a rank is one round:
+`world_size` global batches, one of them this rank's, so any rank's cursor is every rank's cursor. What the feed has
+gathered ahead is not in the cursor; moving (`seek`, `advance`) drops it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class BatchStream:
         Blocks: until the batch is in memory; a dead worker or coordinator is replaced meanwhile.
 
         Raises:
-            O41Error: The batch cannot be had; asking again raises the same, and a checkpoint points behind the last batch.
+            O41Error: The batch cannot be had; asking again raises the same, and a checkpoint points behind the last
+            batch.
         """
         self._check_usable()
         if not self._in_next.acquire(blocking=False):
@@ -153,7 +154,7 @@ class BatchStream:
 
     @property
     def _cursor(self) -> Cursor:
-        """Where the stream is: what it was served from, and the rounds taken since (counted apart, it is the hot path)."""
+        """Where the stream is: what it was served from, and the rounds taken since (counted apart: the hot path)."""
         return self._served_from.moved(self._rounds_taken * self._world_size)
 
     # ---- moving ----------------------------------------------------------------------------------------------------
@@ -176,9 +177,7 @@ class BatchStream:
         Raises:
             ConfigError: It is negative, or beyond the end of a finite stage.
         """
-        if isinstance(batches, bool) or not isinstance(batches, int | np.integer) or batches < 0:
-            raise ConfigError("this position does not make sense", problems=[("batches", f"{batches!r} is not 0 or more")])
-        cursor = self._cursor.sought(int(batches))
+        cursor = self._cursor.sought(_count_of("batches", batches))
         self._refuse_beyond_end(cursor)
         self._move_to(cursor)
 
@@ -188,9 +187,7 @@ class BatchStream:
         Raises:
             ConfigError: It is negative, or goes beyond the end of a finite stage.
         """
-        if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer) or rounds < 0:
-            raise ConfigError("this number does not make sense", problems=[("rounds", f"{rounds!r} is not 0 or more")])
-        self.seek(self._cursor.batches + int(rounds) * self._world_size)
+        self.seek(self._cursor.batches + _count_of("rounds", rounds) * self._world_size)
 
     def _move_to(self, cursor: Cursor) -> None:
         self._check_usable()
@@ -211,7 +208,8 @@ class BatchStream:
         if isinstance(stage, int | np.integer) and not isinstance(stage, bool) and 0 <= stage < len(names):
             return int(stage)
         raise ConfigError(
-            "there is no such stage", problems=[("stage", f"{stage!r} is none of 0 to {len(names) - 1}, {', '.join(names)}")]
+            "there is no such stage",
+            problems=[("stage", f"{stage!r} is none of 0 to {len(names) - 1}, {', '.join(names)}")],
         )
 
     def _refuse_beyond_end(self, cursor: Cursor) -> None:
@@ -221,7 +219,10 @@ class BatchStream:
             raise ConfigError(
                 "this position does not make sense",
                 problems=[
-                    ("batches", f"{cursor.batches} would be batch {position} of stage {cursor.stage}, which has {total}")
+                    (
+                        "batches",
+                        f"{cursor.batches} would be batch {position} of stage {cursor.stage}, which has {total}",
+                    )
                 ],
             )
 
@@ -232,7 +233,7 @@ class BatchStream:
                 raise ConfigError(
                     f"stage {job.name!r} has {order.total_rows} rows, which make {order.num_batches} batch(es) of "
                     f"{job.batch_size} in {self._job.lanes} lane(s): too few for {self._world_size} rank(s)",
-                    advice="Use fewer ranks or lanes, a smaller batch_size, or more data; drop_last=False keeps partial batches",
+                    advice="Use fewer ranks or lanes, a smaller batch_size, or more data; drop_last=False keeps the rest",
                 )
 
     # ---- state -----------------------------------------------------------------------------------------------------
@@ -300,7 +301,9 @@ class BatchStream:
         epochs = {}
         for stage, sources in enumerate(self._sources):
             position = self._cursor.stage_position(stage)
-            taken = self._lookup.order(stage).source_rows_before(position) if position else np.zeros(len(sources), np.int64)
+            taken = (
+                self._lookup.order(stage).source_rows_before(position) if position else np.zeros(len(sources), np.int64)
+            )
             for source in sources:
                 order = self._lookup.order(stage)
                 per_epoch = int(order.source_lane_rows[source.source].sum())
@@ -388,6 +391,12 @@ class BatchStream:
             )
         if self._closed:
             raise StreamClosedError
+
+
+def _count_of(name: str, value: object) -> int:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0:
+        return int(value)
+    raise ConfigError("this number does not make sense", problems=[(name, f"{value!r} is not an integer of 0 or more")])
 
 
 def refuse_order_version(checkpoint: Checkpoint) -> None:

@@ -1,10 +1,11 @@
 """Measures streams against the floor (bare pyarrow, as many processes) on four workloads, interleaved, as ratios.
 
-The workloads and the floor come from a folder that holds `make_data.py` and `floor.py` (`--bench`). Every round runs floor and
-stream of each workload one after the other, so a slow spell of the machine hits both; figures are medians over rounds.
+The workloads and the floor come from a folder that holds `make_data.py` and `floor.py` (`--bench`). Every round runs
+floor and stream of each workload one after the other, so a slow spell of the machine hits both; figures are medians
+over rounds.
 
-A stream's clock and CPU start at its first batch (start-up is told apart) and stop at its last. CPU is read from /proc of every
-process the stream has: trainer, coordinator, workers.
+A stream's clock and CPU start at its first batch (start-up is told apart) and stop at its last. CPU is read from /proc
+of every process the stream has: trainer, coordinator, workers.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def cpu_s(pids: list[int]) -> float:
 
 def measured(command: list[str]) -> dict[str, Any]:
     """Runs a command that prints one JSON line last."""
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own scripts
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -124,11 +125,11 @@ def run_rounds(arguments: argparse.Namespace, data: Path) -> dict[str, dict[str,
 
 def table_of(results: dict[str, dict[str, list[dict[str, Any]]]], threads: int) -> str:
     """The markdown tables of one run."""
+    rounds = len(next(iter(results.values()))["floor"])
     lines = [
-        f"{threads} workers, {os.cpu_count()} cores, page cache warm, medians of "
-        f"{len(next(iter(results.values()))['floor'])} interleaved rounds.",
+        f"{threads} workers, {os.cpu_count()} cores, page cache warm, medians of {rounds} interleaved rounds.",
         "",
-        "| workload | floor rows/s | stream rows/s | ratio (min–max) | CPU s/GB floor | CPU s/GB stream | ratio | first batch s |",
+        "| workload | floor rows/s | stream rows/s | ratio (min–max) | floor CPU s/GB | stream CPU s/GB | ratio | first s |",
         "|---|---|---|---|---|---|---|---|",
     ]
     shares = [
@@ -174,7 +175,9 @@ def write_report(table: str) -> None:
 def main() -> int:
     """Parses arguments and runs."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--bench", type=Path, default=ROOT.parent / "shared" / "bench", help="folder of make_data.py, floor.py")
+    parser.add_argument(
+        "--bench", type=Path, default=ROOT.parent / "shared" / "bench", help="folder of make_data.py, floor.py"
+    )
     parser.add_argument("--data", type=Path, help="folder for the data (1.7 GB), kept for the next run")
     parser.add_argument("--sets", default=",".join(BATCH_SIZES), help="workloads, comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
@@ -193,9 +196,7 @@ def main() -> int:
         arguments.rounds = 1
     data = arguments.data or Path(tempfile.gettempdir()) / ("o41td-bench-quick" if arguments.quick else "o41td-bench")
     shards = ["--shards", "4"] if arguments.quick else []
-    subprocess.run(  # noqa: S603 - the workload generator
-        [sys.executable, str(maker), str(data), "--sets", ",".join(arguments.sets), *shards], check=True
-    )
+    subprocess.run([sys.executable, str(maker), str(data), "--sets", ",".join(arguments.sets), *shards], check=True)
     table = table_of(run_rounds(arguments, data), arguments.threads)
     print(f"\n{table}")
     if not arguments.quick and set(arguments.sets) == set(BATCH_SIZES):

@@ -1,10 +1,11 @@
-"""A `Channel` carries messages over one connected unix stream socket, in frames of a 4-byte length and a msgpack payload.
+"""A `Channel` carries messages over one connected unix socket, in frames of a 4-byte length and a msgpack payload.
 
-A descriptor rides with the first byte of its frame (SCM_RIGHTS). The kernel keeps descriptors in order, and which messages
-carry one is part of their type, so the receiver pairs them by counting.
+A descriptor rides with the first byte of its frame (SCM_RIGHTS). The kernel keeps descriptors in order, and which
+messages carry one is part of their type, so the receiver pairs them by counting.
 
 Two ways of use, never both on one channel: blocking `send`/`receive` (workers, the consumer), and `queue`/`flush`/
-`receive_available` on a non-blocking socket inside a selector loop (the coordinator, which must never wait for one peer).
+`receive_available` on a non-blocking socket inside a selector loop (the coordinator, which must never wait for one
+peer).
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class Channel:
     def receive(self) -> Message:
         """Returns the next message.
 
-        Blocks: until one is there or the peer is gone; the peer's death closes the socket, so this cannot hang on a corpse.
+        Blocks: until one is there or the peer is gone; the peer's death closes the socket, so this cannot hang on a
+        corpse.
 
         Raises:
             ChannelClosed: The peer is gone.
@@ -120,7 +122,7 @@ class Channel:
             self._receive_some()
 
     def received(self) -> Iterator[Message]:
-        """Yields whole messages that are here already, without asking the socket (which a selector would not wake for)."""
+        """Yields whole messages that are here already, for which no selector would wake; does not ask the socket."""
         yield from self._parsed()
 
     def receive_available(self) -> Iterator[Message]:
@@ -147,7 +149,9 @@ class Channel:
             ChannelClosed: None came (the peer's descriptor table was full, or ours is).
         """
         if not self._descriptors:
-            raise ChannelClosed("a message came without its descriptor: is the limit on open files reached (ulimit -n)?")
+            raise ChannelClosed(
+                "a message came without its descriptor: is the limit on open files reached (ulimit -n)?"
+            )
         return self._descriptors.popleft()
 
     def _receive_some(self) -> None:

@@ -1,9 +1,10 @@
 """Everything that crosses a socket: one frozen record a message, msgpack arrays on the wire, never a pickle.
 
-A record is encoded as ``[tag, *fields in order]``. The tag is the class's place in `MESSAGE_TYPES`, so both ends must be of
-one version: a loader starts its own processes from its own package, which makes that true by construction.
+A record is encoded as ``[tag, *fields in order]``. The tag is the class's place in `MESSAGE_TYPES`, so both ends must
+be of one version: a loader starts its own processes from its own package, which makes that true by construction.
 
-Half-open ranges throughout. Arrays travel as ``bytes`` of little-endian numbers, whose dtype the field's comment states.
+Half-open ranges throughout. Arrays travel as ``bytes`` of little-endian numbers, whose dtype the field's comment
+states.
 """
 
 from __future__ import annotations
@@ -107,9 +108,10 @@ class AttachArena(Message):
 class DecodeBlock(Message):
     """Decode rows into a slot.
 
-    Each piece is ``[uri, size_bytes, mtime_ns, row_group, group_rows, decoded_bytes, shard_row, row_start, row_stop, slot_row]``:
-    rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of its shard, go to the slot's rows from
-    `slot_row` on.
+    Each piece is ``[uri, size_bytes, mtime_ns, row_group, group_rows, decoded_bytes, shard_row, row_start, row_stop,
+    slot_row]``:
+    rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of its shard, go to the slot's rows
+    from `slot_row` on.
     """
 
     block_id: int
@@ -150,8 +152,8 @@ class Retire(Message):
 class OpenLoader(Message):
     """The first message of a loader's owner: what to stream.
 
-    `job` is a StreamJob record. `known_sources` are source index records from an earlier coordinator of the same stream (then
-    nothing is read again), `expected_sources` what a checkpoint says the shards must be.
+    `job` is a StreamJob record. `known_sources` are source index records from an earlier coordinator of the same stream
+    (then nothing is read again), `expected_sources` what a checkpoint says the shards must be.
     """
 
     job: dict[str, Any]
@@ -166,8 +168,10 @@ class OpenLoader(Message):
 
 @dataclass(frozen=True, slots=True)
 class ServeFrom(Message):
-    """Serve a rank from a place on: `position` is the stage's own number of the next round's first batch, and `global_batch`
-    the number of the same batch among those of all stages."""
+    """Serve a rank from a place on, by the next round's first batch.
+
+    `position` is its number in the stage, `global_batch` its number among the batches of all stages.
+    """
 
     generation: int
     rank: int
@@ -238,8 +242,9 @@ class LoaderFailed(Message):
 class BatchesReady(Message):
     """Consecutive batches whose rows are all in the arena.
 
-    `rows` holds the arena rows of all of them end to end (int64 little-endian), `num_rows[i]` of them for batch i, which is
-    the stage's batch `numbers[i]` with order digest `digests[i]`; `releases[i]` asks for a `BatchesGathered` behind it.
+    `rows` holds the arena rows of all of them end to end (int64 little-endian), `num_rows[i]` of them for batch i,
+    which is the stage's batch `numbers[i]` with order digest `digests[i]`; `releases[i]` asks for a `BatchesGathered`
+    behind it.
     """
 
     generation: int
@@ -253,7 +258,7 @@ class BatchesReady(Message):
 
 @dataclass(frozen=True, slots=True)
 class StreamEnded(Message):
-    """Behind the batches sent so far the finite stage is over; this rank's share of the rows left out is `dropped_rows`."""
+    """Behind the batches sent so far the stage is over; `dropped_rows` is this rank's share of the rows left out."""
 
     generation: int
     dropped_rows: int
@@ -321,4 +326,5 @@ def decode_message(payload: bytes | memoryview) -> Message:
         raise ValueError(f"not a message of this version: {error}") from error
     if len(values) != len(_FIELDS[kind]):
         raise ValueError(f"{kind.__name__} has {len(_FIELDS[kind])} fields, the frame has {len(values)}")
-    return kind(*values)
+    message: Message = kind(*values)
+    return message

@@ -1,11 +1,12 @@
 """Starting, watching and ending the loader's child processes.
 
-Children are started as ``python -P -m MODULE`` with one inherited socket: never by fork (it deadlocks with threads, s3fs and
-Arrow) and never through multiprocessing's spawn (it runs the user's `__main__` again, and fails in notebooks and under
-``python -``). `-P` keeps the current folder off `sys.path`, so a user's own `workers/` or `numpy.py` shadows nothing.
+Children are started as ``python -P -m MODULE`` with one inherited socket: never by fork (it deadlocks with threads,
+s3fs and Arrow) and never through multiprocessing's spawn (it runs the user's `__main__` again, and fails in notebooks
+and under ``python -``). `-P` keeps the current folder off `sys.path`, so a user's own `workers/` or `numpy.py` shadows
+nothing.
 
-A child's standard error goes to a `ChildLog`: an unlinked file in memory that the parent reads when the child dies, so that
-nothing is printed over the user's screen and the reason is still told.
+A child's standard error goes to a `ChildLog`: an unlinked file in memory that the parent reads when the child dies, so
+that nothing is printed over the user's screen and the reason is still told.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A worker: takes orders from the coordinator, decodes blocks into slots, and leaves when its socket closes.
 
-Two threads. The listener takes messages off the socket, so that the coordinator's death is noticed even while a read hangs:
-then it ends the process at once, whatever the other thread does. It also asks the kernel to read ahead what the next order
-needs, while the present one is decoded. The other thread, the main one, does the work in the order in which it came.
+Two threads. The listener takes messages off the socket, so that the coordinator's death is noticed even while a read
+hangs:
+then it ends the process at once, whatever the other thread does. The other thread, the main one, does the work in the
+order in which it came; before it decodes a block it asks the kernel to read ahead what the next order needs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from numpy.typing import NDArray
@@ -33,9 +35,11 @@ from o41td.workers.messages import (
     ReadFooter,
     WorkerReady,
 )
-from o41td.workers.parquet import ReaderPool
+from o41td.workers.parquet import ReaderPool, ShardReader
 
 __all__ = ["Worker"]
+
+_READ_AHEAD_PIECES = 4
 
 
 class Worker:
@@ -49,6 +53,7 @@ class Worker:
         self._channel = channel
         self._number = number
         self._orders: queue.SimpleQueue[tuple[Message, int | None]] = queue.SimpleQueue()
+        self._looked_at: deque[tuple[Message, int | None]] = deque()
         self._arena: MappedArena | None = None
         self._regions: dict[str, NDArray[Any]] = {}
         self._block_rows = 0
@@ -64,7 +69,7 @@ class Worker:
         threading.Thread(target=self._listen, name="o41td-listener", daemon=True).start()
         self._channel.send(WorkerReady(os.getpid()))
         while True:
-            message, descriptor = self._orders.get()
+            message, descriptor = self._looked_at.popleft() if self._looked_at else self._orders.get()
             match message:
                 case ReadFooter():
                     self._answer(self._footer_of(message))
@@ -72,6 +77,7 @@ class Worker:
                     assert descriptor is not None
                     self._attach(message, descriptor)
                 case DecodeBlock():
+                    self._read_ahead()
                     self._answer(self._decoded(message))
                 case _:
                     raise AssertionError(f"{type(message).__name__} is no order for a worker")
@@ -125,6 +131,29 @@ class Worker:
         with contextlib.suppress(OSError):
             arena.populate(threading.Event())
 
+    def _read_ahead(self) -> None:
+        """Starts the reading of the next block, if there is an order for one."""
+        with contextlib.suppress(queue.Empty):
+            while not self._looked_at:
+                self._looked_at.append(self._orders.get_nowait())
+        for order, _descriptor in self._looked_at:
+            if isinstance(order, DecodeBlock):
+                for piece in order.pieces[:_READ_AHEAD_PIECES]:
+                    with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
+                        self._reader(order.source, piece).will_need(piece[3])
+                return
+
+    def _reader(self, source: int, piece: list[Any]) -> ShardReader:
+        uri, size_bytes, mtime_ns = piece[:3]
+        return self._readers.reader(
+            source,
+            uri,
+            self._fields[source],
+            source=self._source_names[source],
+            size_bytes=size_bytes,
+            mtime_ns=mtime_ns,
+        )
+
     def _decoded(self, order: DecodeBlock) -> Message:
         start = time.perf_counter()
         fetch_s = decode_s = 0.0
@@ -132,20 +161,11 @@ class Worker:
         first = order.slot * self._block_rows
         try:
             for piece in order.pieces:
-                uri, size_bytes, mtime_ns, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
+                uri, _size, _mtime, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
                 before = time.perf_counter()
-                reader = self._readers.reader(
-                    order.source,
-                    uri,
-                    self._fields[order.source],
-                    source=self._source_names[order.source],
-                    size_bytes=size_bytes,
-                    mtime_ns=mtime_ns,
-                )
+                reader = self._reader(order.source, piece)
                 opened = time.perf_counter()
-                table = reader.read_rows(
-                    group, row_start, row_stop, group_rows=group_rows, decoded_bytes=group_bytes
-                )
+                table = reader.read_rows(group, row_start, row_stop, group_rows=group_rows, decoded_bytes=group_bytes)
                 decoded = time.perf_counter()
                 fetch_s += opened - before
                 decode_s += decoded - opened

@@ -17,6 +17,7 @@ from o41td.cli.wording import bytes_text, count_text, share_text
 __all__ = ["LiveProgress", "PlainProgress", "Progress", "SilentProgress", "progress_on"]
 
 _REDRAW_S = 0.1
+_FIRST_PLAIN_LINE_S = 1.0
 _PLAIN_LINE_S = 5.0
 #  Width and side of a live line's columns: indent, stage, bar, batches, rows/s, bytes/s, wait. 76 with the gaps.
 _COLUMNS: tuple[tuple[int, Literal["left", "right"]], ...] = (
@@ -156,19 +157,19 @@ class PlainProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._meter: _LegMeter | None = None
-        self._said_s = 0.0
+        self._say_again_s = 0.0
 
     def begin(self, leg: StageLeg, figures: Figures) -> None:
         """Start counting."""
         self.end()
         self._meter = _LegMeter(leg, figures)
-        self._said_s = time.monotonic()
+        self._say_again_s = time.monotonic() + _FIRST_PLAIN_LINE_S
 
     def step(self, taken: int) -> None:
         """Say where things stand if it was quiet for long enough."""
         assert self._meter is not None
         self._meter.step(taken)
-        if time.monotonic() - self._said_s > _PLAIN_LINE_S:
+        if time.monotonic() > self._say_again_s:
             self._say()
 
     def end(self) -> None:
@@ -179,6 +180,6 @@ class PlainProgress:
 
     def _say(self) -> None:
         assert self._meter is not None
-        self._said_s = time.monotonic()
+        self._say_again_s = time.monotonic() + _PLAIN_LINE_S
         parts = [self._meter.leg.name, self._meter.batches_text(), *self._meter.speed_texts()]
         self._console.print("   " + "  ".join(parts), highlight=False, markup=False, soft_wrap=True)

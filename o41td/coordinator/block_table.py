@@ -1,7 +1,7 @@
 """The block table: every block that some rank still needs, its state, and the slot that holds it.
 
-Handles are small integers, used again once a block is dropped, so `arena_bases` stays a small array through which a batch's
-(handle, row) pairs become arena rows in one vectorised look-up.
+Handles are small integers, used again once a block is dropped, so `arena_bases` stays a small array through which a
+batch's (handle, row) pairs become arena rows in one vectorised look-up.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@ Kinds of index used here:
 
 * x, the lane-line coordinate: rows of one (source, lane) counted over all epochs, x = epoch * epoch_rows + p;
 * a run: consecutive rows of one unit that lie side by side in the line;
-* a piece: a run, or a slice of one whose unit has more than `block_rows` rows. Slices of a unit are equal (to a row) and
+* a piece: a run, or a slice of one whose unit has more than `block_rows` rows. Slices of a unit are equal (to a row)
+and
   begin at the unit's first row, so they are the same in every epoch and lane, but for the lane's edges;
 * a block: consecutive pieces, packed greedily while they fit into `block_rows` rows.
 
-Greedy packing depends on where it starts. It starts anew at every group, a stretch of `_GROUP_BLOCKS * block_rows` rows of an
-epoch, so any block can be computed from its own group alone: opening in the middle of 10^12 rows costs one group.
+Greedy packing depends on where it starts. It starts anew at every group, a stretch of `_GROUP_BLOCKS * block_rows` rows
+of an epoch, so any block can be computed from its own group alone: opening in the middle of 10^12 rows costs one group.
 """
 
 from __future__ import annotations

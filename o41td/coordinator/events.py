@@ -48,9 +48,9 @@ class BlockKey:
 class PlannedBatch:
     """One batch of one rank: which row of which block each of its rows is.
 
-    `handles` and `rows` are int64 [num_rows]: the block's handle in the block table, and the row within it. `blocks` are the
-    distinct handles. Once the batch is gathered, this rank has no more need of the blocks in `closes`. `missing` counts the
-    distinct blocks that are not decoded.
+    `handles` and `rows` are int64 [num_rows]: the block's handle in the block table, and the row within it. `blocks`
+    are the distinct handles. Once the batch is gathered, this rank has no more need of the blocks in `closes`.
+    `missing` counts the distinct blocks that are not decoded.
     """
 
     number: int

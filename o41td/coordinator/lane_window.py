@@ -1,7 +1,7 @@
 """A lane's window on one source: which block, and which row of it, each coming row is, and when a block is used up.
 
-Blocks are entered in line order as rows of them come up, and closed when the last of their rows has. Rows that had come before
-the place at which the window was opened are worked out once: by the shuffle's bound they lie within 2 R of it.
+Blocks are entered in line order as rows of them come up, and closed when the last of their rows has. Rows that had come
+before the place at which the window was opened are worked out once: by the shuffle's bound they lie within 2 R of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What happens between a loader's start and its first batch: shards listed, footers read, the index checked.
 
-`IndexReading` plans and keeps the results; the server gives its tasks to workers. A footer is read in a worker, never here:
+`IndexReading` plans and keeps the results; the server gives its tasks to workers. A footer is read in a worker, never
+here:
 asking pyarrow about an encrypted column aborts the process that asks, and a worker is the one that may die.
 """
 
@@ -103,7 +104,8 @@ class IndexReading:
         """Returns the index of every source, in the order of stages and sources.
 
         Raises:
-            O41Error: A shard cannot be used (the first, and how many more), a source has no rows, or shards are not those that
+            O41Error: A shard cannot be used (the first, and how many more), a source has no rows, or shards are not
+            those that
                 the checkpoint names.
         """
         for cache in self._caches.values():
@@ -203,7 +205,9 @@ class IndexReading:
             told = "; ".join(f"{uri}: {change}" for _name, uri, change in problems[:20])
             more = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""
             raise ChangedDataError(
-                f"{len(problems)} shard(s) are not what the checkpoint was taken on: {told}{more}", source=name, shard=uri
+                f"{len(problems)} shard(s) are not what the checkpoint was taken on: {told}{more}",
+                source=name,
+                shard=uri,
             )
 
 

@@ -1,11 +1,11 @@
 """A rank's plan: its batches from a place on, each row as (block handle, row within the block). Pure arithmetic.
 
-Batches are worked out in bursts: a few thousand rows of each lane that the rank serves, in a handful of vectorised steps, so
-the cost of Python is per batch and block, not per row.
+Batches are worked out in bursts: a few thousand rows of each lane that the rank serves, in a handful of vectorised
+steps, so the cost of Python is per batch and block, not per row.
 
-Index kinds: n numbers the batches of the stage, the rank's k-th batch is n = position + rank + k * world_size, and lies in
-lane n mod lanes as its batch n // lanes. A lane's reader goes through all of the lane's batches; where other ranks share
-the lane, theirs are passed over, and count as taken.
+Index kinds: n numbers the batches of the stage, the rank's k-th batch is n = position + rank + k * world_size, and lies
+in lane n mod lanes as its batch n // lanes. A lane's reader goes through all of the lane's batches; where other ranks
+share the lane, theirs are passed over, and count as taken.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from o41td.coordinator.block_table import Block, BlockTable
 from o41td.coordinator.events import (
@@ -38,7 +38,14 @@ from o41td.coordinator.rank_plan import RankPlan
 from o41td.coordinator.sizing import LoaderSize, order_of, size_loader
 from o41td.coordinator.state import LoaderState
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
-from o41td.errors import CoordinatorError, CorruptDataError, O41Error, WorkerCrashError, error_from_record, error_to_record
+from o41td.errors import (
+    CoordinatorError,
+    CorruptDataError,
+    O41Error,
+    WorkerCrashError,
+    error_from_record,
+    error_to_record,
+)
 from o41td.host_memory import default_memory_limit_bytes, own_bytes
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
@@ -432,9 +439,7 @@ class LoaderServer:
 
     def _handle(self, event: Event) -> None:
         assert self._state is not None
-        pending: deque[Any] = deque(self._state.handle(event))
-        while pending:
-            instruction = pending.popleft()
+        for instruction in self._state.handle(event):
             match instruction:
                 case DecodeInto():
                     self._order_decode(instruction)
@@ -452,6 +457,8 @@ class LoaderServer:
                     worker = self._pool.workers[instruction.worker]
                     worker.killed_because = instruction.cause
                     worker.process.kill()
+                case _:
+                    assert_never(instruction)
 
     def _order_decode(self, order: DecodeInto) -> None:
         index = self._by_stage[order.key.stage][order.key.source]
@@ -547,7 +554,11 @@ class LoaderServer:
             {
                 "id": worker.number,
                 "pid": worker.process.pid,
-                "state": "starting" if not worker.ready else "decoding" if self._state.workers[worker.number].queue else "idle",
+                "state": "starting"
+                if not worker.ready
+                else "decoding"
+                if self._state.workers[worker.number].queue
+                else "idle",
                 "restarts": worker.restarts,
                 "rss_bytes": _rss_bytes(worker.process.pid),
             }
@@ -618,4 +629,3 @@ def _rss_bytes(pid: int) -> int:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
         return 0
-

@@ -2,8 +2,8 @@
 
 Arena slots hold, for the stage that needs most: every open window's live rows, the batch being gathered, the blocks in
 flight, and the blocks of resident sources. Resident sources (infinite stages only) take at most half of what the bound
-leaves under the limit, and at most `_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch. Ranks of
-one host have a loader each, so the cap is shared among up to eight.
+leaves under the limit, and at most `_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch.
+Ranks of one host have a loader each, so the cap is shared among up to eight.
 """
 
 from __future__ import annotations

@@ -2,15 +2,18 @@
 
 What it keeps true (`validate` checks it):
 
-* a slot belongs to at most one block, and to none while a dead worker could still write to it: a worker's blocks are issued
+* a slot belongs to at most one block, and to none while a dead worker could still write to it: a worker's blocks are
+issued
   again only after `WorkerExited`, which the shell sends once the process is reaped;
 * a rank's batches are sent in order, each once a generation, and only while every row of them is in the arena;
-* blocks are issued in the order of their first need. With at least as many slots as one batch has blocks, this cannot get
-  stuck: if the next batch lacks a slot and nothing is on its way that would free one, the block needed latest is evicted
-  and decoded again later. Memory is bound by the number of slots, whatever the order needs; eviction only costs time.
+* blocks are issued in the order of their first need. With at least as many slots as one batch has blocks, this cannot
+get
+  stuck: if the next batch lacks a slot and nothing is on its way that would free one, the block needed latest is
+  evicted and decoded again later. Memory is bound by the number of slots, whatever the order needs; eviction only costs
+  time.
 
-Whose fault a death is: a worker decodes its blocks in the order in which it was given them, so the first unfinished one is
-what it died on. After `_MAX_KILLS` of these a block is refused as if its data were bad, which in effect it is.
+Whose fault a death is: a worker decodes its blocks in the order in which it was given them, so the first unfinished one
+is what it died on. After `_MAX_KILLS` of these a block is refused as if its data were bad, which in effect it is.
 """
 
 from __future__ import annotations
@@ -372,9 +375,11 @@ class LoaderState:
         return min(able, key=lambda worker: (len(worker.queue), worker.worker))
 
     def _make_room(self, first_need: int) -> bool:
-        """Evicts the decoded block that is needed latest, if nothing else can free a slot and it is needed after `first_need`.
+        """Evicts the decoded block that is needed latest, if nothing else can free a slot and it is needed after
+        `first_need`.
 
-        Only when every rank has gathered all that it was sent, or cannot be sent the next batch: otherwise waiting frees a slot.
+        Only when every rank has gathered all that it was sent, or cannot be sent the next batch: otherwise waiting
+        frees a slot.
         """
         if any(rank.sent for rank in self.ranks.values()) or any(worker.queue for worker in self.workers.values()):
             return False

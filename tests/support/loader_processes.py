@@ -1,7 +1,7 @@
 """The processes behind a stream: finding them, killing them, waiting for what they do, and faults on order.
 
-A fault is real: `FaultyHost` puts a `sitecustomize` in front of the loader's processes, which kills, stops or delays the
-process that looks at a given shard. Nothing of o41td is replaced.
+A fault is real: `FaultyHost` puts a `sitecustomize` in front of the loader's processes, which kills, stops or delays
+the process that looks at a given shard. Nothing of o41td is replaced.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ class FaultyHost:
         """Put the faults' code where every Python process started from now on imports it."""
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(textwrap.dedent(_SITECUSTOMIZE))
-        monkeypatch.setenv("PYTHONPATH", str(folder))
+        inherited = os.environ.get("PYTHONPATH")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([inherited] if inherited else [])]))
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         return cls(folder)
 

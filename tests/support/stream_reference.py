@@ -1,4 +1,5 @@
-"""What a stream must give, worked out without a loader: positions by `o41td.order`, values by pyarrow over the whole files.
+"""What a stream must give, worked out without a loader: positions by `o41td.order`, values by pyarrow over the whole
+files.
 
 Tests build a config with `stream_config`, and compare batches with a `Reference` over the same config.
 """
