@@ -233,7 +233,7 @@ class BatchStream:
                 raise ConfigError(
                     f"stage {job.name!r} has {order.total_rows} rows, which make {order.num_batches} batch(es) of "
                     f"{job.batch_size} in {self._job.lanes} lane(s): too few for {self._world_size} rank(s)",
-                    advice="Use fewer ranks or lanes, a smaller batch_size, or more data; drop_last=False keeps the rest",
+                    advice="Use fewer ranks or lanes, a smaller batch_size, or more data; drop_last=False helps",
                 )
 
     # ---- state -----------------------------------------------------------------------------------------------------

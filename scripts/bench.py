@@ -129,7 +129,7 @@ def table_of(results: dict[str, dict[str, list[dict[str, Any]]]], threads: int) 
     lines = [
         f"{threads} workers, {os.cpu_count()} cores, page cache warm, medians of {rounds} interleaved rounds.",
         "",
-        "| workload | floor rows/s | stream rows/s | ratio (min–max) | floor CPU s/GB | stream CPU s/GB | ratio | first s |",
+        "| workload | floor rows/s | stream rows/s | ratio (min–max) | CPU s/GB floor | stream | ratio | first s |",
         "|---|---|---|---|---|---|---|---|",
     ]
     shares = [

@@ -47,7 +47,9 @@ class LaneWindow:
         reach = order.buffer_rows if order.buffer_rows > 1 else 0
         epoch_x = count // line.rows_per_epoch * line.rows_per_epoch
         self._all_came_below = max(epoch_x, count - reach + 1 if reach else count)
-        self._came = self._rows_that_came(order, count, max(epoch_x, count - 2 * reach)) if reach else np.empty(0, np.int64)
+        self._came = (
+            self._rows_that_came(order, count, max(epoch_x, count - 2 * reach)) if reach else np.empty(0, np.int64)
+        )
         self._blocks = LaneBlocks(line, index.unit_rows, block_rows=block_rows, x_start=self._all_came_below)
         self._x_stop = self._all_came_below
         # Open blocks, and the pieces of all of them end to end; a piece names its block by the place in `_handles`.
@@ -112,9 +114,7 @@ class LaneWindow:
         if not entered:
             return
         index, key = self._index, self._index.source
-        handles = [
-            self._table.claim(BlockKey(index.stage, key, self._lane, block.x_start), block) for block in entered
-        ]
+        handles = [self._table.claim(BlockKey(index.stage, key, self._lane, block.x_start), block) for block in entered]
         starts = np.array([block.x_start for block in entered], np.int64)
         stops = np.array([block.x_stop for block in entered], np.int64)
         came = np.searchsorted(self._came, stops) - np.searchsorted(self._came, starts)

@@ -7,12 +7,8 @@ waiting list per peer means that no peer can make the coordinator wait.
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
-import socket
-import struct
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -33,24 +29,24 @@ from o41td.coordinator.events import (
     WorkerBecameReady,
     WorkerExited,
 )
+from o41td.coordinator.figures import LoaderFigures
+from o41td.coordinator.footer_desk import FooterDesk
 from o41td.coordinator.opening import IndexReading
 from o41td.coordinator.rank_plan import RankPlan
 from o41td.coordinator.sizing import LoaderSize, order_of, size_loader
 from o41td.coordinator.state import LoaderState
+from o41td.coordinator.status_port import StatusPort
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
 from o41td.errors import (
     CoordinatorError,
-    CorruptDataError,
     O41Error,
     WorkerCrashError,
-    error_from_record,
     error_to_record,
 )
-from o41td.host_memory import default_memory_limit_bytes, own_bytes
+from o41td.host_memory import default_memory_limit_bytes
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order.stage import StageOrder
-from o41td.runtime_folder import LoaderEntry, publish_loader, withdraw_loader
 from o41td.shm.segment import Segment, create_segment
 from o41td.workers.channel import Channel, ChannelClosed
 from o41td.workers.messages import (
@@ -68,7 +64,6 @@ from o41td.workers.messages import (
     Message,
     OpenLoader,
     OpenProgress,
-    ReadFooter,
     ServeFrom,
     StatsReply,
     StatsRequest,
@@ -82,10 +77,8 @@ __all__ = ["LoaderServer"]
 
 _TICK_S = 0.5
 _CLOCK_S = 0.1
-_MAX_FOOTER_ATTEMPTS = 2
 _MAX_START_FAILURES = 3
 _PROGRESS_EVERY_S = 0.1
-_MAX_CLIENTS = 8
 
 
 class _OwnerGone(Exception):
@@ -105,12 +98,9 @@ class LoaderServer:
         self._watched: dict[int, int] = {}
         for worker in pool.workers.values():
             self._watch(worker)
-        self._clients: dict[int, Channel] = {}
         self._request: OpenLoader | None = None
         self._job: StreamJob | None = None
-        self._reading: IndexReading | None = None
-        self._footers: deque[tuple[ReadFooter, int]] = deque()
-        self._footer_of_worker: dict[int, tuple[ReadFooter, int]] = {}
+        self._desk: FooterDesk | None = None
         self._sources: list[SourceIndex] = []
         self._by_stage: list[list[SourceIndex]] = []
         self._orders: dict[int, StageOrder] = {}
@@ -120,12 +110,8 @@ class LoaderServer:
         self._state: LoaderState | None = None
         self._start_failures = 0
         self._served: ServeFrom | None = None
-        self._figures = {"decode_s": 0.0, "fetch_s": 0.0, "project_s": 0.0, "decoded_bytes": 0, "decoded_rows": 0}
-        self._progress = {"delivered": 0, "wait_s": 0.0, "dropped_rows": 0, "rows": 0, "started_s": 0.0}
-        self._sent_rows: deque[int] = deque()
-        self._source_rows: dict[tuple[int, int], int] = {}
-        self._entry: LoaderEntry | None = None
-        self._listener: socket.socket | None = None
+        self._figures = LoaderFigures()
+        self._status_port: StatusPort | None = None
         self._ticked_s = 0.0
 
     # ---- phases ----------------------------------------------------------------------------------------------------
@@ -143,10 +129,8 @@ class LoaderServer:
         except O41Error as error:
             self._tell_and_leave(LoaderFailed(error_to_record(error)))
         finally:
-            if self._entry is not None:
-                withdraw_loader(self._entry)
-            if self._listener is not None:
-                self._listener.close()
+            if self._status_port is not None:
+                self._status_port.close()
             if self._segment is not None:
                 self._segment.close()
 
@@ -195,31 +179,23 @@ class LoaderServer:
         )
         self._owner.queue(opened, self._segment.fd)
         self._flush(self._owner)
-        self._publish()
+        self._status_port = StatusPort(self._selector, self._request.name, self._figures_record)
 
     def _read_index(self, job: StreamJob) -> list[SourceIndex]:
         assert self._request is not None
         reading = IndexReading(job, storage=self._request.storage, expected=self._request.expected_sources)
-        self._reading = reading
-        self._footers = deque((task, 0) for task in reading.tasks())
-        told_s = 0.0
+        self._desk = desk = FooterDesk(reading)
         self._give_footers()
-        while reading.num_done < reading.num_shards:
+        told_s = 0.0
+        while not desk.is_done:
             self._pump()
             now_s = time.monotonic()
             if now_s - told_s > _PROGRESS_EVERY_S:
                 told_s = now_s
                 self._owner.queue(OpenProgress(reading.num_done, reading.num_shards))
                 self._flush(self._owner)
-        self._reading = None
+        self._desk = None
         return reading.finish()
-
-    def _publish(self) -> None:
-        assert self._request is not None
-        published = publish_loader(self._request.name)
-        if published is not None:
-            self._entry, self._listener = published
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -268,18 +244,19 @@ class LoaderServer:
                 self._serve(message)
             case BatchesGathered():
                 if self._served is not None and message.generation == self._served.generation:
-                    self._progress["delivered"] = message.delivered
-                    self._progress["wait_s"] = message.wait_s
-                    self._progress["dropped_rows"] = message.dropped_rows
+                    self._figures.note_gathered(message)
                     self._handle(BatchesWereGathered(self._served.rank, message.generation, message.count))
             case StatsRequest():
-                self._owner.queue(StatsReply(message.request_id, self._stats()))
+                self._owner.queue(StatsReply(message.request_id, self._figures_record()))
                 self._flush(self._owner)
             case _:
                 raise _OwnerGone  # not our protocol
 
     def _serve(self, message: ServeFrom) -> None:
-        assert self._job is not None and self._size is not None and self._table is not None and self._state is not None
+        assert self._job is not None
+        assert self._size is not None
+        assert self._table is not None
+        assert self._state is not None
         order = self._orders.get(message.stage)
         if order is None:
             order = self._orders[message.stage] = order_of(self._job, message.stage, self._by_stage[message.stage])
@@ -297,8 +274,7 @@ class LoaderServer:
         )
         self._served = message
         self._state.set_window(self._size.window_batches[message.stage])
-        if not self._progress["started_s"]:
-            self._progress["started_s"] = time.monotonic()
+        self._figures.note_serve(message)
         self._handle(RankAttached(message.rank, message.generation, plan))
 
     # ---- workers ---------------------------------------------------------------------------------------------------
@@ -309,7 +285,9 @@ class LoaderServer:
         self._selector.register(worker.process.sentinel, selectors.EVENT_READ, self._reap_worker)
 
     def _attach(self, worker: PooledWorker) -> None:
-        assert self._job is not None and self._size is not None and self._segment is not None
+        assert self._job is not None
+        assert self._size is not None
+        assert self._segment is not None
         jobs = [source for stage in self._job.stages for source in stage.sources]
         message = AttachArena(
             layout=self._size.layout.to_record(),
@@ -346,30 +324,18 @@ class LoaderServer:
                 if self._state is not None:
                     self._handle(WorkerBecameReady(worker.number))
             case FooterRead() | FooterFailed():
-                self._footer_of_worker.pop(worker.number, None)
-                if self._reading is not None:
-                    if isinstance(message, FooterRead):
-                        self._reading.footer_read(message)
-                    else:
-                        self._reading.footer_failed(message.task_id, error_from_record(message.error))
+                if self._desk is not None:
+                    self._desk.take(worker.number, message)
                 self._give_footers()
             case BlockDecoded():
-                self._figures["fetch_s"] += message.fetch_s
-                self._figures["decode_s"] += message.decode_s
-                self._figures["project_s"] += message.project_s
-                self._figures["decoded_bytes"] += message.read_bytes
-                self._figures["decoded_rows"] += message.rows
-                self._note_source_rows(message)
+                assert self._table is not None
+                key = self._table[message.block_id].key
+                self._figures.note_decoded(key.stage, key.source, message)
                 self._handle(BlockWasDecoded(worker.number, message.block_id))
             case BlockFailed():
                 self._handle(BlockWasRefused(worker.number, message.block_id, message.error))
             case _:
                 worker.process.kill()
-
-    def _note_source_rows(self, message: BlockDecoded) -> None:
-        assert self._table is not None
-        key = self._table[message.block_id].key
-        self._source_rows[key.stage, key.source] = self._source_rows.get((key.stage, key.source), 0) + message.rows
 
     def _reap_worker(self, fd: int, _mask: int) -> None:
         """A worker is dead: what it finished before counts, then it is replaced."""
@@ -384,9 +350,8 @@ class LoaderServer:
             self._start_failures += 1
             if self._start_failures >= _MAX_START_FAILURES * len(self._pool.workers):
                 raise CoordinatorError(f"workers cannot be started: {cause}", log_tail=self._log.tail())
-        footer = self._footer_of_worker.pop(worker.number, None)
-        if footer is not None:
-            self._footer_killed(footer, cause)
+        if self._desk is not None:
+            self._desk.worker_lost(worker.number, cause)
         if self._state is not None:
             self._handle(WorkerExited(worker.number, cause, exit_code))
         else:
@@ -409,31 +374,20 @@ class LoaderServer:
     def _look_for_slow_starts(self, now_s: float) -> None:
         timeout_s = self._job.stall_timeout_s if self._job is not None else 120.0
         for worker in self._pool.workers.values():
-            busy = worker.ready and worker.number not in self._footer_of_worker
+            busy = worker.ready and not (self._desk is not None and self._desk.is_busy(worker.number))
             if not busy and worker.killed_because is None and now_s - worker.started_s > timeout_s:
                 worker.killed_because = f"it made no progress for {timeout_s:g} s (stall_timeout_s)"
                 worker.process.kill()
 
     def _give_footers(self) -> None:
+        if self._desk is None:
+            return
         for worker in self._pool.workers.values():
-            if not self._footers:
-                return
-            if worker.ready and worker.number not in self._footer_of_worker:
-                task, attempts = self._footers.popleft()
-                self._footer_of_worker[worker.number] = (task, attempts)
+            task = self._desk.next_for(worker.number) if worker.ready else None
+            if task is not None:
                 worker.started_s = time.monotonic()
                 worker.channel.queue(task)
                 self._flush(worker.channel)
-
-    def _footer_killed(self, footer: tuple[ReadFooter, int], cause: str) -> None:
-        task, attempts = footer
-        if attempts + 1 < _MAX_FOOTER_ATTEMPTS:
-            self._footers.append((task, attempts + 1))
-            return
-        assert self._reading is not None
-        source, shard = self._reading.shard_of(task.task_id)
-        detail = f"reading the footer ends the process that reads it: {cause}; an encrypted column is a known cause"
-        self._reading.footer_failed(task.task_id, CorruptDataError(detail, source=source, shard=shard))
 
     # ---- the state machine -----------------------------------------------------------------------------------------
 
@@ -499,7 +453,7 @@ class LoaderServer:
             releases=[bool(batch.closes) for batch in send.batches],
             rows=b"".join([rows.tobytes() for rows in send.arena_rows]),
         )
-        self._progress["rows"] += len(message.rows) // 8
+        self._figures.note_sent(len(message.rows) // 8)
         self._owner.queue(message)
         self._flush(self._owner)
 
@@ -518,114 +472,15 @@ class LoaderServer:
         )
         return error_to_record(error)
 
-    # ---- status ----------------------------------------------------------------------------------------------------
-
-    def _accept(self, _fd: int, _mask: int) -> None:
-        assert self._listener is not None
-        with contextlib.suppress(BlockingIOError, OSError):
-            connection, _address = self._listener.accept()
-            if _peer_uid(connection) != os.getuid() or len(self._clients) >= _MAX_CLIENTS:
-                connection.close()
-                return
-            client = Channel(connection, blocking=False)
-            self._clients[client.fileno()] = client
-            self._selector.register(client.fileno(), selectors.EVENT_READ, self._hear_client)
-
-    def _hear_client(self, fd: int, mask: int) -> None:
-        client = self._clients[fd]
-        if mask & selectors.EVENT_WRITE:
-            self._flush(client)
-        try:
-            for message in client.receive_available():
-                if not isinstance(message, StatsRequest):
-                    raise ChannelClosed("only figures may be asked for here")
-                client.queue(StatsReply(message.request_id, self._stats()))
-                self._flush(client)
-        except ChannelClosed:
-            self._selector.unregister(fd)
-            del self._clients[fd]
-            client.close()
-
-    def _stats(self) -> dict[str, Any]:
-        assert self._size is not None and self._state is not None and self._request is not None
-        elapsed = time.monotonic() - self._progress["started_s"] if self._progress["started_s"] else 0.0
-        layout = self._size.layout
-        workers = [
-            {
-                "id": worker.number,
-                "pid": worker.process.pid,
-                "state": "starting"
-                if not worker.ready
-                else "decoding"
-                if self._state.workers[worker.number].queue
-                else "idle",
-                "restarts": worker.restarts,
-                "rss_bytes": _rss_bytes(worker.process.pid),
-            }
-            for worker in self._pool.workers.values()
-        ]
-        served = self._served
-        pids = [os.getpid(), *(worker.process.pid for worker in self._pool.workers.values())]
-        return {
-            "name": self._request.name,
-            "pid": os.getpid(),
-            "coordinator": {"pid": os.getpid()},
-            "workers": workers,
-            "arena": {
-                "bytes": layout.total_bytes,
-                "slots": layout.num_slots,
-                "free": self._state.slots.num_free,
-                "block_rows": layout.block_rows,
-                "kind": self._segment.kind if self._segment else "",
-            },
-            "ranks": []
-            if served is None
-            else [
-                {
-                    "rank": served.rank,
-                    "world_size": served.world_size,
-                    "stage": served.stage,
-                    "batches": self._progress["delivered"],
-                    "rows": self._progress["rows"],
-                    "rows_per_s": self._progress["rows"] / elapsed if elapsed > 0 else 0.0,
-                    "wait_s": self._progress["wait_s"],
-                    "wait_fraction": min(1.0, self._progress["wait_s"] / elapsed) if elapsed > 0 else 0.0,
-                    "dropped_rows": self._progress["dropped_rows"],
-                }
-            ],
-            "sources": [
-                {
-                    "name": source.name,
-                    "stage": source.stage,
-                    "rows": source.num_rows,
-                    "shards": len(source.shards),
-                    "decoded_rows": self._source_rows.get((source.stage, source.source), 0),
-                    "epoch": self._source_rows.get((source.stage, source.source), 0) // source.num_rows,
-                }
-                for source in self._sources
-            ],
-            "memory": {
-                "bound_bytes": self._size.bound.total_bytes,
-                "used_bytes": layout.total_bytes + sum(own_bytes(pid) or 0 for pid in pids),
-                "terms": dict(self._size.bound.terms),
-            },
-            "blocks_decoded": self._state.blocks_decoded,
-            "blocks_evicted": self._state.blocks_evicted,
-            "uptime_s": elapsed,
-            **self._figures,
-        }
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _pid, uid, _gid = struct.unpack("3i", credentials)
-    return int(uid)
-
-
-def _rss_bytes(pid: int) -> int:
-    import psutil  # only status needs it, the first batch does not wait for it
-
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
+    def _figures_record(self) -> dict[str, Any]:
+        assert self._size is not None
+        assert self._state is not None
+        assert self._request is not None
+        return self._figures.record(
+            name=self._request.name,
+            size=self._size,
+            state=self._state,
+            arena_kind=self._segment.kind if self._segment else "",
+            workers=self._pool.workers.values(),
+            sources=self._sources,
+        )

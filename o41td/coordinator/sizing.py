@@ -95,7 +95,9 @@ def size_loader(
     bounds: list[MemoryBound] = []
     for stage, stage_job in enumerate(job.stages):
         without = memory_bound(shape_of(stage, frozenset(), 0))
-        cap = min(_RESIDENT_CAP_BYTES // min(world_size, _RANKS_OF_A_HOST), max(0, limit_bytes - without.total_bytes) // 2)
+        cap = min(
+            _RESIDENT_CAP_BYTES // min(world_size, _RANKS_OF_A_HOST), max(0, limit_bytes - without.total_bytes) // 2
+        )
         chosen, slots = _resident_sources(stage_job, sources[stage], block_rows, cap // max(1, block_rows * row_bytes))
         resident.append(chosen)
         bounds.append(memory_bound(shape_of(stage, chosen, slots)))

@@ -1,0 +1,60 @@
+"""The footer desk: which footers are still to be read, by which worker, and what a worker's death over one means."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from o41td.coordinator.opening import IndexReading
+from o41td.errors import CorruptDataError, error_from_record
+from o41td.workers.messages import FooterFailed, FooterRead, ReadFooter
+
+__all__ = ["FooterDesk"]
+
+_MAX_ATTEMPTS = 2
+
+
+class FooterDesk:
+    """Hands out the footers of one `IndexReading`, one at a time to a worker."""
+
+    def __init__(self, reading: IndexReading) -> None:
+        """All of the reading's tasks are open."""
+        self._reading = reading
+        self._open = deque((task, 0) for task in reading.tasks())
+        self._given: dict[int, tuple[ReadFooter, int]] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every footer is known, or known to be bad."""
+        return self._reading.num_done == self._reading.num_shards
+
+    def is_busy(self, worker: int) -> bool:
+        """Whether a worker has a footer to read."""
+        return worker in self._given
+
+    def next_for(self, worker: int) -> ReadFooter | None:
+        """Returns what an idle worker shall read, None if nothing is open."""
+        if not self._open or worker in self._given:
+            return None
+        self._given[worker] = self._open.popleft()
+        return self._given[worker][0]
+
+    def take(self, worker: int, answer: FooterRead | FooterFailed) -> None:
+        """Takes a worker's answer."""
+        self._given.pop(worker, None)
+        if isinstance(answer, FooterRead):
+            self._reading.footer_read(answer)
+        else:
+            self._reading.footer_failed(answer.task_id, error_from_record(answer.error))
+
+    def worker_lost(self, worker: int, cause: str) -> None:
+        """A worker died; the footer it had is given to another once more, then it is to blame."""
+        given = self._given.pop(worker, None)
+        if given is None:
+            return
+        task, attempts = given
+        if attempts + 1 < _MAX_ATTEMPTS:
+            self._open.append((task, attempts + 1))
+            return
+        detail = f"reading the footer ends the process that reads it: {cause}; an encrypted column is a known cause"
+        error = CorruptDataError(detail, source=task.source, shard=task.uri)
+        self._reading.footer_failed(task.task_id, error)
