@@ -88,7 +88,7 @@ class IndexCache:
         if hashlib.blake2b(payload, digest_size=_CHECKSUM_BYTES).digest() != checksum:
             return {}
         with contextlib.suppress(ValueError, msgpack.UnpackException, AttributeError, TypeError):
-            kept_parent, entries = msgpack.unpackb(payload)
+            kept_parent, entries = msgpack.unpackb(payload, unicode_errors="surrogateescape")
             if kept_parent == os.fsencode(parent):
                 return dict(entries)
         return {}

@@ -303,6 +303,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     StreamFailed,
     StatsReply,
 )
+_UNICODE = "surrogateescape"  # file names are bytes, and need not be text
 _TAGS = {message_type: tag for tag, message_type in enumerate(MESSAGE_TYPES)}
 _FIELDS = {message_type: tuple(field.name for field in fields(message_type)) for message_type in MESSAGE_TYPES}
 
@@ -310,7 +311,8 @@ _FIELDS = {message_type: tuple(field.name for field in fields(message_type)) for
 def encode_message(message: Message) -> bytes:
     """Returns the frame's payload."""
     kind = type(message)
-    return bytes(msgpack.packb([_TAGS[kind], *[getattr(message, name) for name in _FIELDS[kind]]]))
+    values = [getattr(message, name) for name in _FIELDS[kind]]
+    return bytes(msgpack.packb([_TAGS[kind], *values], unicode_errors=_UNICODE))
 
 
 def decode_message(payload: bytes | memoryview) -> Message:
@@ -320,7 +322,7 @@ def decode_message(payload: bytes | memoryview) -> Message:
         ValueError: The payload is no record of this version.
     """
     try:
-        tag, *values = msgpack.unpackb(payload, strict_map_key=False)
+        tag, *values = msgpack.unpackb(payload, strict_map_key=False, unicode_errors=_UNICODE)
         kind = MESSAGE_TYPES[tag]
     except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
         raise ValueError(f"not a message of this version: {error}") from error

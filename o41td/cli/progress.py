@@ -19,9 +19,9 @@ __all__ = ["LiveProgress", "PlainProgress", "Progress", "SilentProgress", "progr
 _REDRAW_S = 0.1
 _FIRST_PLAIN_LINE_S = 1.0
 _PLAIN_LINE_S = 5.0
-#  Width and side of a live line's columns: indent, stage, bar, batches, rows/s, bytes/s, wait. 76 with the gaps.
+#  Width and side of a live line's columns: indent, stage, bar, batches, rows/s, bytes/s, wait. 77 with the gaps.
 _COLUMNS: tuple[tuple[int, Literal["left", "right"]], ...] = (
-    (1, "left"),
+    (2, "left"),
     (8, "left"),
     (10, "left"),
     (19, "right"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -64,7 +65,7 @@ def _print_json(loaders: Sequence[Mapping[str, Any]]) -> None:
 def _loader_view(loader: Mapping[str, Any]) -> RenderableType:
     """One loader: a heading, a table of its ranks, and what its processes do."""
     heading = Text.assemble((str(loader["name"]), "bold"), (f"  pid {loader['pid']}", "dim"))
-    verdict = [Text(f"  {loader['verdict']}", style="yellow")] if loader.get("verdict") else []
+    verdict = [Padding(Text(loader["verdict"], style="yellow"), (0, 0, 0, 2))] if loader.get("verdict") else []
     stage_names = {source["stage"]: source["name"].rpartition("/")[0] for source in loader["sources"]}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title, justify in _RANK_COLUMNS:
@@ -79,8 +80,8 @@ def _loader_view(loader: Mapping[str, Any]) -> RenderableType:
             count_text(rank["dropped_rows"]),
         )
     details = [_workers_text(loader["workers"]), _memory_text(loader["memory"]), _sources_text(loader["sources"])]
-    lines = [Text(f"  {line}", style="dim") for line in details if line]
-    return Group(heading, *verdict, *([_indented(table)] if loader["ranks"] else []), *lines, Text(""))
+    lines = [Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in details if line]
+    return Group(heading, *verdict, *([Padding(table, (0, 0, 0, 2))] if loader["ranks"] else []), *lines, Text(""))
 
 
 _RANK_COLUMNS: tuple[tuple[str, Any], ...] = (
@@ -91,14 +92,6 @@ _RANK_COLUMNS: tuple[tuple[str, Any], ...] = (
     ("wait", "right"),
     ("dropped", "right"),
 )
-
-
-def _indented(table: Table) -> RenderableType:
-    grid = Table.grid(padding=0)
-    grid.add_column(width=2)
-    grid.add_column()
-    grid.add_row("", table)
-    return grid
 
 
 def _workers_text(workers: Sequence[Mapping[str, Any]]) -> str:

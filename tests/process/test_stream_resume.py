@@ -196,9 +196,10 @@ def test_a_saved_checkpoint_is_resumed_by_another_process_on_other_ranks(config,
         assert stream.sources[1].shards[1].uri.endswith("part-00001.parquet")
 
 
-def test_a_small_shuffled_set_resumes_at_every_row(write_shards, open_stream):
-    """A3: 200 rows, a buffer of 64, batches of one: resumed at every one of the 201 positions."""
-    config = stream_config(stage_of(write_shards([200]), batch_size=1, buffer_rows=64))
+@pytest.mark.parametrize("block_rows", [None, 5])
+def test_a_small_shuffled_set_resumes_at_every_row(write_shards, open_stream, block_rows):
+    """A3: 200 rows, a buffer of 64, batches of one, one slot or small ones: resumed at every one of the 201 positions."""
+    config = stream_config(stage_of(write_shards([200]), batch_size=1, buffer_rows=64), block_rows=block_rows)
     stream = open_stream(config)
     straight = ids_of(list(stream))
     assert sorted(straight) == list(range(200))
@@ -209,6 +210,7 @@ def test_a_small_shuffled_set_resumes_at_every_row(write_shards, open_stream):
         assert [stream.next()["id"][0] for _ in range(few)] == straight[taken : taken + few]
         if taken + few == 200:
             assert stream.next() is None
+    assert stream.stats()["coordinator_restarts"] == 0
 
 
 def test_resume_behind_the_last_batch_ends_at_once(write_shards):

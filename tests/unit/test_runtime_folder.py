@@ -1,0 +1,76 @@
+"""How running loaders are found."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from o41td import runtime_folder
+from o41td.runtime_folder import listed_loaders, process_start_time, publish_loader, withdraw_loader
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runtime folder of the test's own, where it would be made."""
+    path = tmp_path / "o41td"
+    path.mkdir(mode=0o700)
+    monkeypatch.setattr(runtime_folder, "runtime_folder", lambda *, create: path)
+    return path
+
+
+def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
+    """Its entry names it, this process and when this process began."""
+    published = publish_loader("one")
+    assert published is not None
+    entry, listener = published
+    assert [(found.name, found.pid) for found in listed_loaders()] == [("one", os.getpid())]
+    assert entry.start_time == process_start_time(os.getpid())
+    listener.close()
+    withdraw_loader(entry)
+    withdraw_loader(entry)
+    assert listed_loaders() == []
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps({"name": "dead", "pid": 2**22 + 1, "start_time": 1}),
+        json.dumps({"name": "another process with this pid", "pid": os.getpid(), "start_time": 1}),
+        json.dumps({"name": "no pid"}),
+        "torn {",
+        "",
+    ],
+)
+def test_stale_entries_are_removed_not_shown(folder: Path, content: str) -> None:
+    """A pid that is gone, or was given to another process since, and anything unreadable, is no loader."""
+    (folder / "1-a.json").write_text(content)
+    (folder / "1-a.sock").touch()
+    assert listed_loaders() == []
+    assert list(folder.iterdir()) == []
+
+
+def test_the_folder_is_ours_alone() -> None:
+    """The real folder, where there is one, has mode 0700 and this user as its owner."""
+    path = runtime_folder.runtime_folder(create=True)
+    if path is not None:
+        assert path.stat().st_mode & 0o777 == 0o700
+        assert path.stat().st_uid == os.getuid()
+
+
+def test_a_folder_that_others_can_enter_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else may have made it before us: sockets are not put there."""
+    monkeypatch.setattr(runtime_folder, "Path", lambda text: tmp_path / text.strip("/"))
+    for parent in (tmp_path / "tmp", tmp_path / "run" / "user" / str(os.getuid())):
+        parent.mkdir(parents=True)
+    assert runtime_folder.runtime_folder(create=True) == tmp_path / "run" / "user" / str(os.getuid()) / "o41td"
+    (tmp_path / "run" / "user" / str(os.getuid()) / "o41td").chmod(0o755)
+    assert runtime_folder.runtime_folder(create=True) == tmp_path / "tmp" / f"o41td-{os.getuid()}"
+    (tmp_path / "tmp" / f"o41td-{os.getuid()}").chmod(0o777)
+    assert runtime_folder.runtime_folder(create=True) is None
+
+
+def test_no_start_time_of_the_dead() -> None:
+    """A process that is not there has none."""
+    assert process_start_time(2**22 + 1) is None
