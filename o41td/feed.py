@@ -11,6 +11,7 @@ position, so the bytes are the same. Two deaths without a batch between them are
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -30,6 +31,7 @@ from o41td.workers.messages import (
     BatchesGathered,
     BatchesReady,
     LoaderFailed,
+    LoaderNotice,
     Message,
     ServeFrom,
     StatsReply,
@@ -40,6 +42,7 @@ from o41td.workers.messages import (
 
 __all__ = ["BatchFeed", "GatheredBatch", "Place"]
 
+_LOGGER = logging.getLogger("o41td")
 _ACKNOWLEDGE_EVERY = 16
 _LIVENESS_S = 1.0
 _MAX_DEATHS_WITHOUT_PROGRESS = 2
@@ -116,6 +119,7 @@ class BatchFeed:
         self._announced: deque[_Announced] = deque()
         self._place: Place | None = None
         self._requested: Place | None = None
+        self._unserved = False  # the coordinator was not told of the place yet
         self._generation = 0
         self._gathered = 0  # batches of this generation
         self._gathered_before = 0  # batches since `serve_from` under coordinators that died
@@ -151,7 +155,8 @@ class BatchFeed:
             self._ready.clear()
             self._handed_out = -1
             self._ended = None
-            self._failure = None
+            if self._thread.is_alive():
+                self._failure = None
             self._condition.notify_all()
         self._rouse()
 
@@ -189,11 +194,11 @@ class BatchFeed:
         while not self._ready and self._failure is None and (self._ended is None or self._requested is not None):
             if self._sleeping:
                 self._rouse()  # the last batch handed out may have made room
-            self._condition.wait(_LIVENESS_S)
             if self._closing:
                 raise StreamClosedError
             if not self._thread.is_alive():
                 raise CoordinatorError("the feed thread is gone; please report this")
+            self._condition.wait(_LIVENESS_S)
         self.wait_s += time.perf_counter() - start
 
     def stats(self, timeout_s: float = 5.0) -> dict[str, Any]:
@@ -212,7 +217,9 @@ class BatchFeed:
         with self._condition:
             while self._stats is None or self._stats[0] < wanted:
                 left = deadline - time.monotonic()
-                if left <= 0 or self._failure is not None or not self._thread.is_alive():
+                if not self._thread.is_alive() and self._failure is not None:
+                    raise self._failure.with_traceback(None)
+                if left <= 0 or not self._thread.is_alive():
                     raise CoordinatorError("the loader's coordinator does not answer")
                 self._condition.wait(min(left, _LIVENESS_S))
             return self._stats[1]
@@ -263,6 +270,8 @@ class BatchFeed:
                 try:
                     if self._requested is not None:
                         self._begin_generation()
+                    if self._unserved:
+                        self._send_serve()
                     if self._stats_wanted > stats_sent:
                         stats_sent = self._stats_wanted
                         self._loader.channel.send(StatsRequest(stats_sent))
@@ -312,9 +321,12 @@ class BatchFeed:
             self._end_announced = self._failure_announced = None
             self._gathered = self._gathered_before = self._acknowledged = 0
             self._generation += 1
-        self._send_serve(place)
+            self._unserved = True
 
-    def _send_serve(self, place: Place) -> None:
+    def _send_serve(self) -> None:
+        place = self._place
+        assert place is not None
+        self._unserved = False
         self._loader.channel.send(
             ServeFrom(
                 generation=self._generation,
@@ -404,6 +416,8 @@ class BatchFeed:
             case StreamFailed():
                 if message.generation == self._generation:
                     self._failure_announced = error_from_record(message.error)
+            case LoaderNotice():
+                _LOGGER.info("%s", message.text)
             case LoaderFailed():
                 self._failure_announced = error_from_record(message.error)
             case StatsReply():
@@ -443,6 +457,7 @@ class BatchFeed:
             self._fail(error)
             return False
         self.coordinator_restarts += 1
+        _LOGGER.info("the loader's coordinator is replaced: %s", words)
         if self._place is not None:
             moved = self._gathered * self._world_size
             self._place = replace(
@@ -453,7 +468,7 @@ class BatchFeed:
             self._gathered_before += self._gathered
             self._gathered = self._acknowledged = 0
             self._generation += 1
-            self._send_serve(self._place)
+            self._unserved = True
         return True
 
     def _fail(self, error: O41Error) -> None:

@@ -5,7 +5,7 @@ A bound is a sum of named terms:
 | term | what it is |
 |---|---|
 | `arena` | slots · bytes of a slot, reserved at open |
-| `decode` | per worker: the unit being decoded, and the bytes fetched for it and for the next block |
+| `decode` | per worker: twice the largest unit, the bytes fetched for it and the next, a slot's worth of temporaries |
 | `batches` | per rank: prefetched batches, the one being gathered, those in the user's hands |
 | `plan` | row counts of every unit, shuffle windows |
 | `processes` | interpreters and libraries of the coordinator and the workers |
@@ -37,8 +37,12 @@ MIB = 1 << 20
 # (numpy, msgpack, psutil, asyncio) beside n workers (numpy, msgpack, pyarrow.parquet, a first zstd row group read):
 # 92, 124 and 185 MiB together for n = 1, 2, 4. So: one copy of the libraries, plus each process's own pages.
 LIBRARIES_BYTES = 46 * MIB
-COORDINATOR_BYTES = 18 * MIB
-WORKER_BYTES = 31 * MIB
+COORDINATOR_BYTES = 24 * MIB
+WORKER_BYTES = 40 * MIB
+
+# What a worker takes beside its units: allocator segments and NumPy's temporaries. While streaming, a
+# worker's own pages peaked at 84, 100, 67 and 117 MiB on tokens, docs, tabular and images (units of 8, 4, 2, 13 MiB).
+DECODE_SPARE_BYTES = 16 * MIB
 
 # Of a unit in the index: row count, first row, shard, row group, its place in an epoch's permutation, in two processes.
 PLAN_UNIT_BYTES = 96
@@ -203,14 +207,15 @@ class MemoryBound:
 def memory_bound(shape: LoaderShape) -> MemoryBound:
     """Computes the bound of one loader.
 
-    A worker's decode workspace is its largest unit, decoded whole or, above `max_row_group_bytes`, streamed: then at
+    A worker's decode workspace is twice its largest unit (list builders grow by doubling, and the allocator keeps what
+    one unit used for the next), decoded whole or, above `max_row_group_bytes`, streamed: then at
     most those bytes and a slice as large as a slot. Beside it lie the fetched bytes of this block and of the next.
     """
     unit = min(shape.unit_bytes, shape.max_row_group_bytes + shape.slot_bytes)
     return MemoryBound(
         terms={
             "arena": arena_bytes_of(shape.field_row_bytes, num_slots=shape.num_slots, block_rows=shape.block_rows),
-            "decode": shape.threads * (unit + 2 * shape.fetch_bytes),
+            "decode": shape.threads * (2 * unit + 2 * shape.fetch_bytes + shape.slot_bytes + DECODE_SPARE_BYTES),
             "batches": _batches_of(shape) * batch_bytes_of(shape.field_row_bytes, shape.batch_size),
             "plan": shape.num_units * PLAN_UNIT_BYTES + sum(shape.window_rows) * PLAN_WINDOW_ROW_BYTES,
             "processes": LIBRARIES_BYTES + COORDINATOR_BYTES + shape.threads * WORKER_BYTES,

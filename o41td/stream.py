@@ -8,6 +8,7 @@ gathered ahead is not in the cursor; moving (`seek`, `advance`) drops it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -85,6 +86,8 @@ class BatchStream:
         self._lookup = OrderLookup(job, loader.sources)
         self._sources = self._lookup.sources
         self.notices = loader.notices
+        for notice in loader.notices:
+            logging.getLogger("o41td").warning("%s", notice)
         self._feed = BatchFeed(
             loader,
             restart=restart,

@@ -25,6 +25,7 @@ __all__ = [
     "FooterFailed",
     "FooterRead",
     "LoaderFailed",
+    "LoaderNotice",
     "LoaderOpened",
     "LoaderPlanned",
     "Message",
@@ -273,6 +274,13 @@ class StreamFailed(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderNotice(Message):
+    """Something happened that the owner's log should tell: a worker was replaced, say."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class StatsReply(Message):
     """Live figures of a loader."""
 
@@ -301,6 +309,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     BatchesReady,
     StreamEnded,
     StreamFailed,
+    LoaderNotice,
     StatsReply,
 )
 _UNICODE = "surrogateescape"  # file names are bytes, and need not be text

@@ -44,6 +44,8 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
     except (Interrupted, KeyboardInterrupt) as interruption:
         return _explained(str(interruption) or "Interrupted.", 130)
     except Exception as error:  # noqa: BLE001 - the outermost frame: everything becomes a sentence and a code
+        if type(error).__name__ == "Abort":  # what an older typer makes of a KeyboardInterrupt
+            return _explained("Interrupted.", 130)
         if debug:
             traceback.print_exc()
         return _explained(*_sentence_and_code(error))

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from o41td.cli.progress import opening_shown
 from o41td.cli.wording import bytes_text, count_text, share_text
 from o41td.memory import human_bytes
 
@@ -44,7 +45,9 @@ def show_plan(config_path: Path, *, rank: int, world_size: int, as_json: bool) -
     """
     from o41td import BatchStreamConfig, plan
 
-    record = plan(BatchStreamConfig.load(config_path), rank=rank, world_size=world_size)
+    config = BatchStreamConfig.load(config_path)
+    with opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:
+        record = plan(config, rank=rank, world_size=world_size, progress=on_footer)
     if as_json:
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 from typing import Literal, Protocol
 
 from rich.console import Console
@@ -14,7 +16,7 @@ from rich.text import Text
 from o41td.cli.pace import Figures, StageLeg
 from o41td.cli.wording import bytes_text, count_text, share_text
 
-__all__ = ["LiveProgress", "PlainProgress", "Progress", "SilentProgress", "progress_on"]
+__all__ = ["LiveProgress", "PlainProgress", "Progress", "SilentProgress", "opening_shown", "progress_on"]
 
 _REDRAW_S = 0.1
 _FIRST_PLAIN_LINE_S = 1.0
@@ -47,6 +49,13 @@ class Progress(Protocol):
 def progress_on(console: Console) -> Progress:
     """The progress that fits where the console leads."""
     return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+@contextlib.contextmanager
+def opening_shown(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how many footers are read, while the block lasts; yields what `open_batch_stream` calls."""
+    with console.status("Opening ...") as status:
+        yield lambda done, total: status.update(f"Reading footers: {count_text(done)} of {count_text(total)} shards")
 
 
 class SilentProgress:

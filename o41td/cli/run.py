@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from o41td.cli.failure import Interrupted
 from o41td.cli.pace import Figures, legs_of, stream_legs
-from o41td.cli.progress import SilentProgress, progress_on
+from o41td.cli.progress import SilentProgress, opening_shown, progress_on
 from o41td.cli.summary import print_run_summary
 from o41td.cli.wording import count_text
 
@@ -48,9 +49,14 @@ def run_config(
     from o41td import BatchStreamConfig
 
     config = BatchStreamConfig.load(config_path)
-    progress = SilentProgress() if as_json else progress_on(Console(stderr=True))
+    console = Console(stderr=True, quiet=as_json)
+    progress = SilentProgress() if as_json else progress_on(console)
     figures = Figures()
-    with _opened(config, resume_path, rank=rank, world_size=world_size) as stream:
+    with opening_shown(console) as on_footer:
+        stream = _opened(config, resume_path, rank=rank, world_size=world_size, on_footer=on_footer)
+    with stream:
+        for notice in stream.notices:
+            console.print(f"Note: {notice}", markup=False, soft_wrap=True)
         try:
             stream_legs(
                 stream,
@@ -88,7 +94,14 @@ def _record_of(stream: BatchStream, figures: Figures) -> dict[str, Any]:
     }
 
 
-def _opened(config: BatchStreamConfig, resume_path: Path | None, *, rank: int, world_size: int) -> BatchStream:
+def _opened(
+    config: BatchStreamConfig,
+    resume_path: Path | None,
+    *,
+    rank: int,
+    world_size: int,
+    on_footer: Callable[[int, int], None],
+) -> BatchStream:
     """The stream, from its beginning or from a checkpoint of the same config.
 
     Raises:
@@ -98,7 +111,7 @@ def _opened(config: BatchStreamConfig, resume_path: Path | None, *, rank: int, w
     from o41td.checkpoint import differences
 
     if resume_path is None:
-        return open_batch_stream(config, rank=rank, world_size=world_size)
+        return open_batch_stream(config, rank=rank, world_size=world_size, progress=on_footer)
     checkpoint = Checkpoint.load(resume_path)
     lanes = checkpoint.config["lanes"] if config.lanes is None else config.lanes
     differing = list(differences(checkpoint, config.to_document() | {"lanes": lanes}))
@@ -108,7 +121,7 @@ def _opened(config: BatchStreamConfig, resume_path: Path | None, *, rank: int, w
             differences=differing,
             advice="Resume with the config it was taken under",
         )
-    return resume_batch_stream(checkpoint, rank=rank, world_size=world_size)
+    return resume_batch_stream(checkpoint, rank=rank, world_size=world_size, progress=on_footer)
 
 
 def _interruption_text(figures: Figures, checkpoint_path: Path | None) -> str:

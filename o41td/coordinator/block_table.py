@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.blocks import PlannedBlock
-from o41td.coordinator.events import BlockKey, PlannedBatch
+from o41td.coordinator.events import BlockKey
 
 __all__ = ["Block", "BlockState", "BlockTable", "InvalidTransition"]
 
@@ -54,9 +54,9 @@ _TRANSITIONS: dict[tuple[BlockState, str], BlockState] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Block:
-    """One block's entry. `waiters` are planned batches that count it as missing; `uses` counts planned, ungathered ones."""
+    """One block's entry. `claims` counts the plans that may still need rows of it, `kills` the workers that died on it."""
 
     handle: int
     key: BlockKey
@@ -66,28 +66,19 @@ class Block:
     worker: int | None = None
     kills: int = 0
     claims: int = 0
-    first_need: int = 0
-    waiters: list[PlannedBatch] = field(default_factory=list)
     error: dict[str, Any] | None = None
-    story: deque[str] = field(default_factory=lambda: deque(maxlen=12))
+    story: deque[tuple[BlockState, str, BlockState, int | None, int | None]] = field(
+        default_factory=lambda: deque(maxlen=12)
+    )
 
-    def move(self, event: str) -> None:
-        """Makes the transition that `event` means here.
-
-        Raises:
-            InvalidTransition: The event is impossible in this state.
-        """
-        target = _TRANSITIONS.get((self.state, event))
-        if target is None:
-            raise InvalidTransition(
-                f"block {self.handle} {self.key}: {event!r} while {self.state.value}; before: {list(self.story)}"
-            )
-        self.story.append(f"{self.state.value} -{event}-> {target.value} (slot {self.slot}, worker {self.worker})")
-        self.state = target
+    def told(self) -> str:
+        """Returns the block's last transitions, for people."""
+        told = [f"{a.value} -{event}-> {b.value} (slot {slot}, worker {worker})" for a, event, b, slot, worker in self.story]
+        return f"block {self.handle} {self.key}: {'; '.join(told)}"
 
 
 class BlockTable:
-    """All blocks by handle and by key."""
+    """All blocks by handle and by key, and the handles of those that are not decoded and of those that never will be."""
 
     def __init__(self, block_rows: int) -> None:
         """`block_rows` is the number of arena rows of a slot."""
@@ -95,6 +86,8 @@ class BlockTable:
         self._blocks: dict[int, Block] = {}
         self._by_key: dict[BlockKey, Block] = {}
         self._free_handles: list[int] = []
+        self.undecoded: set[int] = set()
+        self.refused: set[int] = set()
         self.arena_bases: NDArray[np.int64] = np.full(64, -1, np.int64)
 
     def __len__(self) -> int:
@@ -115,10 +108,34 @@ class BlockTable:
                 self.arena_bases = np.concatenate([self.arena_bases, np.full(len(self.arena_bases), -1, np.int64)])
             block = Block(handle=handle, key=key, planned=planned)
             self._blocks[handle] = self._by_key[key] = block
+            self.undecoded.add(handle)
         elif block.state is BlockState.ORPHANED:
-            block.move("claim")
+            self.move(block, "claim")
         block.claims += 1
         return block.handle
+
+    def move(self, block: Block, event: str) -> None:
+        """Makes the transition that `event` means in the block's state; a dropped block's handle will name another.
+
+        Raises:
+            InvalidTransition: The event is impossible in this state.
+        """
+        target = _TRANSITIONS.get((block.state, event))
+        if target is None:
+            raise InvalidTransition(f"{event!r} while {block.state.value}: {block.told()}")
+        block.story.append((block.state, event, target, block.slot, block.worker))
+        block.state = target
+        if target is BlockState.DECODED:
+            self.undecoded.discard(block.handle)
+        elif target is BlockState.REFUSED:
+            self.refused.add(block.handle)
+        elif target is BlockState.DROPPED:
+            del self._blocks[block.handle], self._by_key[block.key]
+            self._free_handles.append(block.handle)
+            self.undecoded.discard(block.handle)
+            self.refused.discard(block.handle)
+        else:
+            self.undecoded.add(block.handle)
 
     def hold(self, block: Block, slot: int) -> None:
         """Notes that `slot` is this block's."""
@@ -126,14 +143,8 @@ class BlockTable:
         self.arena_bases[block.handle] = slot * self._block_rows
 
     def vacate(self, block: Block) -> int:
-        """Returns the slot that the block no longer holds."""
-        assert block.slot is not None, f"block {block.handle} holds no slot; before: {list(block.story)}"
+        """Returns the slot that the block no longer holds; to be called before the transition that takes it away."""
+        assert block.slot is not None, f"no slot to give back: {block.told()}"
         slot, block.slot = block.slot, None
         self.arena_bases[block.handle] = -1
         return slot
-
-    def remove(self, block: Block) -> None:
-        """Forgets a dropped block; its handle will name another."""
-        assert block.state is BlockState.DROPPED and block.slot is None, f"{block.key}: {list(block.story)}"
-        del self._blocks[block.handle], self._by_key[block.key]
-        self._free_handles.append(block.handle)

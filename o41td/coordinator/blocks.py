@@ -4,18 +4,18 @@ Kinds of index used here:
 
 * x, the lane-line coordinate: rows of one (source, lane) counted over all epochs, x = epoch * epoch_rows + p;
 * a run: consecutive rows of one unit that lie side by side in the line;
-* a piece: a run, or a slice of one whose unit has more than `block_rows` rows. Slices of a unit are equal (to a row)
-and
+* a piece: a run, or a slice of one whose unit has more than `block_rows` rows. Slices of a unit are equal (to a row) and
   begin at the unit's first row, so they are the same in every epoch and lane, but for the lane's edges;
 * a block: consecutive pieces, packed greedily while they fit into `block_rows` rows.
 
-Greedy packing depends on where it starts. It starts anew at every group, a stretch of `_GROUP_BLOCKS * block_rows` rows
-of an epoch, so any block can be computed from its own group alone: opening in the middle of 10^12 rows costs one group.
+Greedy packing depends on where it starts. It starts anew at every group, the pieces that begin in a stretch of
+`GROUP_BLOCKS * block_rows` rows of an epoch, so any block can be computed from its own group alone: opening in the middle
+of 10^12 rows costs one group. Two neighbours in a group together have more than `block_rows` rows.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from o41td.order.line import LaneLine
 
-__all__ = ["BlockPiece", "LaneBlocks", "PlannedBlock", "slice_rows_of"]
+__all__ = ["GROUP_BLOCKS", "BlockPiece", "LaneBlocks", "PieceRuns", "PlannedBlock", "slice_rows_of"]
 
-_GROUP_BLOCKS = 64
+GROUP_BLOCKS = 64
 
 IntArray = NDArray[np.int64]
 
@@ -54,6 +54,65 @@ class PlannedBlock:
         return self.x_stop - self.x_start
 
 
+@dataclass(frozen=True, slots=True)
+class PieceRuns:
+    """Pieces that lie end to end, one element each: first x, unit, first row in it, rows; all `[pieces] int64`."""
+
+    x: IntArray
+    unit: IntArray
+    row: IntArray
+    rows: IntArray
+
+    def cut(self, unit_rows: IntArray, block_rows: int) -> PieceRuns:
+        """Returns these with those of units larger than a block cut into that unit's slices."""
+        rows_of_unit = unit_rows[self.unit]
+        if not (rows_of_unit > block_rows).any():
+            return self
+        slice_rows = slice_rows_of(rows_of_unit, block_rows)
+        first, last = self.row // slice_rows, (self.row + self.rows - 1) // slice_rows
+        counts = last - first + 1
+        run = np.repeat(np.arange(len(self.x)), counts)
+        ordinal = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+        cut = (first[run] + ordinal) * slice_rows[run]
+        start = np.maximum(cut, self.row[run])
+        stop = np.minimum(cut + slice_rows[run], (self.row + self.rows)[run])
+        return PieceRuns(self.x[run] + start - self.row[run], self.unit[run], start, stop - start)
+
+    def between(self, x_start: int, x_stop: int) -> PieceRuns:
+        """Returns those that begin in [x_start, x_stop)."""
+        first, stop = np.searchsorted(self.x, [x_start, x_stop]).tolist()
+        return PieceRuns(self.x[first:stop], self.unit[first:stop], self.row[first:stop], self.rows[first:stop])
+
+    def pack(self, block_rows: int) -> list[tuple[int, int]]:
+        """Returns the half-open ranges of pieces that make a block each: greedily as many as fit into `block_rows`.
+
+        One search a block, so a million one-row units cost what their blocks cost.
+        """
+        ends = np.cumsum(self.rows)
+        ranges = []
+        first = before = 0
+        while first < len(ends):
+            last = max(first + 1, int(np.searchsorted(ends, before + block_rows, side="right")))
+            ranges.append((first, last))
+            first, before = last, int(ends[last - 1])
+        return ranges
+
+    def block(self, first: int, last: int) -> PlannedBlock:
+        """Returns the block made of the pieces [first, last)."""
+        x_start = int(self.x[first])
+        pieces = tuple(
+            BlockPiece(unit=unit, row_start=row, row_stop=row + rows, block_row=x - x_start)
+            for x, unit, row, rows in zip(
+                self.x[first:last].tolist(),
+                self.unit[first:last].tolist(),
+                self.row[first:last].tolist(),
+                self.rows[first:last].tolist(),
+                strict=True,
+            )
+        )
+        return PlannedBlock(x_start=x_start, x_stop=int(self.x[last - 1] + self.rows[last - 1]), pieces=pieces)
+
+
 class LaneBlocks:
     """The blocks of one (source, lane) from a coordinate on, produced in line order as they are asked for."""
 
@@ -62,86 +121,47 @@ class LaneBlocks:
         self._line = line
         self._unit_rows = unit_rows
         self._block_rows = block_rows
-        epoch, p = divmod(x_start, line.rows_per_epoch)
-        self._epoch = epoch
-        self._group = p // self._group_rows
-        self._ready: deque[PlannedBlock] = deque()
-        while True:
-            block = self.next_block()
-            if block.x_stop > x_start:
-                self._ready.appendleft(block)
-                return
-
-    @property
-    def _group_rows(self) -> int:
-        return _GROUP_BLOCKS * self._block_rows
+        self._group_rows = GROUP_BLOCKS * block_rows
+        self._blocks = self._blocks_from(x_start)
 
     def next_block(self) -> PlannedBlock:
         """Returns the next block of the line; the line has no end, epochs follow each other."""
-        while not self._ready:
-            self._ready.extend(self._blocks_of_group(self._epoch, self._group))
-            self._group += 1
-            if self._group * self._group_rows >= self._line.rows_per_epoch:
-                self._epoch, self._group = self._epoch + 1, 0
-        return self._ready.popleft()
+        return next(self._blocks)
 
-    def _blocks_of_group(self, epoch: int, group: int) -> list[PlannedBlock]:
-        """Returns the blocks made of the pieces that begin in this group's stretch of the epoch."""
+    def _blocks_from(self, x_start: int) -> Iterator[PlannedBlock]:
+        """Yields the blocks from the one that holds `x_start` on; each is made only when it is asked for."""
+        epoch, p = divmod(x_start, self._line.rows_per_epoch)
+        group = p // self._group_rows
+        pieces = self._pieces_of_group(epoch, group)
+        while not len(pieces.x) or pieces.x[0] > x_start:
+            group -= 1  # the row lies in the last block of an earlier group, which reaches into this one's stretch
+            pieces = self._pieces_of_group(epoch, group)
+        while True:
+            for first, last in pieces.pack(self._block_rows):
+                if pieces.x[last - 1] + pieces.rows[last - 1] > x_start:
+                    yield pieces.block(first, last)
+            group += 1
+            if group * self._group_rows >= self._line.rows_per_epoch:
+                epoch, group = epoch + 1, 0
+            pieces = self._pieces_of_group(epoch, group)
+
+    def _pieces_of_group(self, epoch: int, group: int) -> PieceRuns:
+        """Returns the pieces that begin in this group's stretch of the epoch."""
         base = epoch * self._line.rows_per_epoch
-        start = base + group * self._group_rows
-        stop = base + min((group + 1) * self._group_rows, self._line.rows_per_epoch)
         end = base + self._line.rows_per_epoch
+        start = base + group * self._group_rows
+        stop = min(start + self._group_rows, end)
         # One row before tells whether the first run begins here; a unit's rows behind the stretch belong to its run.
-        x, unit, row, rows = self._runs(max(start - 1, base), stop)
-        reach = min(end, int(x[-1] + self._unit_rows[unit[-1]] - row[-1]))
+        pieces = self._runs(max(start - 1, base), stop)
+        reach = min(end, int(pieces.x[-1] + self._unit_rows[pieces.unit[-1]] - pieces.row[-1]))
         if reach > stop:
-            x, unit, row, rows = self._runs(max(start - 1, base), reach)
-        x, unit, row, rows = self._pieces_of(x, unit, row, rows)
+            pieces = self._runs(max(start - 1, base), reach)
         # A piece that holds row start - 1 begins before this stretch, wherever the clipping made it seem to begin.
-        here = (x >= start) & (x < stop)
-        return self._packed(x[here], unit[here], row[here], rows[here])
+        return pieces.cut(self._unit_rows, self._block_rows).between(start, stop)
 
-    def _runs(self, x_start: int, x_stop: int) -> tuple[IntArray, ...]:
+    def _runs(self, x_start: int, x_stop: int) -> PieceRuns:
         runs = self._line.runs(x_start, x_stop)
-        return runs.x_start, runs.unit, runs.row_start, runs.num_rows
-
-    def _pieces_of(self, x: IntArray, unit: IntArray, row: IntArray, rows: IntArray) -> tuple[IntArray, ...]:
-        """Cuts the runs of units larger than a block into that unit's slices."""
-        unit_rows = self._unit_rows[unit]
-        if not (unit_rows > self._block_rows).any():
-            return x, unit, row, rows
-        slice_rows = slice_rows_of(unit_rows, self._block_rows)
-        first, last = row // slice_rows, (row + rows - 1) // slice_rows
-        counts = last - first + 1
-        run = np.repeat(np.arange(len(x)), counts)
-        ordinal = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
-        cut = (first[run] + ordinal) * slice_rows[run]
-        piece_start = np.maximum(cut, row[run])
-        piece_stop = np.minimum(cut + slice_rows[run], row[run] + rows[run])
-        return x[run] + piece_start - row[run], unit[run], piece_start, piece_stop - piece_start
-
-    def _packed(self, x: IntArray, unit: IntArray, row: IntArray, rows: IntArray) -> list[PlannedBlock]:
-        """Packs pieces greedily; one search a block, so a million one-row units cost what their blocks cost."""
-        ends = np.cumsum(rows)
-        blocks = []
-        first = 0
-        while first < len(x):
-            before = int(ends[first] - rows[first])
-            last = max(first + 1, int(np.searchsorted(ends, before + self._block_rows, side="right")))
-            x_start = int(x[first])
-            pieces = tuple(
-                BlockPiece(unit=u, row_start=r, row_stop=r + n, block_row=at - x_start)
-                for at, u, r, n in zip(
-                    x[first:last].tolist(),
-                    unit[first:last].tolist(),
-                    row[first:last].tolist(),
-                    rows[first:last].tolist(),
-                    strict=True,
-                )
-            )
-            blocks.append(PlannedBlock(x_start=x_start, x_stop=x_start + int(ends[last - 1]) - before, pieces=pieces))
-            first = last
-        return blocks
+        return PieceRuns(runs.x_start, runs.unit, runs.row_start, runs.num_rows)
 
 
 def slice_rows_of(unit_rows: IntArray, block_rows: int) -> IntArray:

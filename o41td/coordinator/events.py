@@ -49,8 +49,8 @@ class PlannedBatch:
     """One batch of one rank: which row of which block each of its rows is.
 
     `handles` and `rows` are int64 [num_rows]: the block's handle in the block table, and the row within it. `blocks`
-    are the distinct handles. Once the batch is gathered, this rank has no more need of the blocks in `closes`.
-    `missing` counts the distinct blocks that are not decoded.
+    are the distinct handles, in the order in which they are best decoded. Once the batch is gathered, this rank has no
+    more need of the blocks in `closes`. `ordinal` counts the rank's batches of this generation, once they are planned.
     """
 
     number: int
@@ -59,7 +59,6 @@ class PlannedBatch:
     rows: NDArray[np.int64]
     blocks: tuple[int, ...]
     closes: tuple[int, ...]
-    missing: int = 0
     ordinal: int = 0
 
 

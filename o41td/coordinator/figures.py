@@ -90,6 +90,7 @@ class LoaderFigures:
                 "used_bytes": size.layout.total_bytes + sum(own_bytes(pid) or 0 for pid in own),
                 "terms": dict(size.bound.terms),
             },
+            "uptime_s": time.monotonic() - self._since_s if self._since_s else 0.0,
             "blocks_decoded": state.blocks_decoded,
             "blocks_evicted": state.blocks_evicted,
             "decoded_bytes": self._decoded_bytes,

@@ -1,40 +1,33 @@
 """A lane's window on one source: which block, and which row of it, each coming row is, and when a block is used up.
 
-Blocks are entered in line order as rows of them come up, and closed when the last of their rows has. Rows that had come
-before the place at which the window was opened are worked out once: by the shuffle's bound they lie within 2 R of it.
+Blocks are entered in line order as rows of them come up, and closed when the last of their rows has. Rows that had come before
+the place at which the window was opened are worked out once: by the shuffle's bound they lie within 2 R of it. A block all of
+whose rows had come by then is never claimed.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import BlockTable
-from o41td.coordinator.blocks import LaneBlocks
+from o41td.coordinator.blocks import LaneBlocks, PlannedBlock
 from o41td.coordinator.events import BlockKey
+from o41td.coordinator.piece_table import PieceTable
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
 
-__all__ = ["LaneWindow", "WindowRows"]
+__all__ = ["LaneWindow"]
 
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class WindowRows:
-    """Where rows are: `block` indexes `handles`, `row` is within the block; `shard` and `shard_row` name the record."""
-
-    block: IntArray
-    row: IntArray
-    shard: IntArray
-    shard_row: IntArray
-    handles: IntArray
-
-
 class LaneWindow:
-    """The open blocks of one (source, lane), oldest first."""
+    """The open blocks of one (source, lane), oldest first.
+
+    Blocks are trimmed from the front only. One that is used up between open ones stays in the table with no rows left; so
+    does one that was never claimed, with handle -1. The shuffle's bound keeps these few.
+    """
 
     def __init__(
         self, order: StageOrder, index: SourceIndex, *, lane: int, count: int, block_rows: int, table: BlockTable
@@ -42,68 +35,60 @@ class LaneWindow:
         """Opens behind the first `count` rows of the lane's rows of this source."""
         self._index = index
         self._lane = lane
-        self._table = table
+        self._blocks_table = table
         line = order.lane_line(index.source, lane)
         reach = order.buffer_rows if order.buffer_rows > 1 else 0
         epoch_x = count // line.rows_per_epoch * line.rows_per_epoch
         self._all_came_below = max(epoch_x, count - reach + 1 if reach else count)
-        self._came = (
-            self._rows_that_came(order, count, max(epoch_x, count - 2 * reach)) if reach else np.empty(0, np.int64)
-        )
+        self._came = self._rows_that_came(order, count, max(epoch_x, count - 2 * reach)) if reach else _NOTHING
         self._blocks = LaneBlocks(line, index.unit_rows, block_rows=block_rows, x_start=self._all_came_below)
-        self._x_stop = self._all_came_below
-        # Open blocks, and the pieces of all of them end to end; a piece names its block by the place in `_handles`.
-        self._handles = np.empty(0, np.int64)
-        self._left = np.empty(0, np.int64)
-        self._block_x = np.empty(0, np.int64)
-        self._piece_x = np.empty(0, np.int64)
-        self._piece_block = np.empty(0, np.int64)
-        self._piece_shard = np.empty(0, np.int64)
-        self._piece_shard_row = np.empty(0, np.int64)
+        self._x_stop = self._all_came_below  # rows below it belong to blocks that were entered
+        self._left = _NOTHING  # of each block in the table, rows that have not come
+        self.pieces = PieceTable.empty()
+        # The piece of each row from `_x_low` on: numbers that count all pieces ever entered; eight bytes a live row.
+        self._piece_of_row = np.empty(1024, np.int64)
+        self._x_low: int | None = None
+        self._num_trimmed = 0
 
     def _rows_that_came(self, order: StageOrder, count: int, earlier: int) -> IntArray:
-        walk = order.open_walk(self._index.source, self._lane, earlier)
-        came = walk.take(count - earlier)
+        came = order.open_walk(self._index.source, self._lane, earlier).take(count - earlier)
         return np.sort(came[came >= self._all_came_below])
 
     @property
     def handles(self) -> IntArray:
         """Handles of the blocks that are claimed and not closed."""
-        return self._handles
+        return self.pieces.handles[self._left > 0]
 
-    def locate(self, x: IntArray) -> WindowRows:
-        """Returns where the rows at `x` are, entering blocks up to the last of them."""
-        self._enter(int(x.max()) + 1)
-        piece = np.searchsorted(self._piece_x, x, side="right") - 1
-        block = self._piece_block[piece]
-        return WindowRows(
-            block=block,
-            row=x - self._block_x[block],
-            shard=self._piece_shard[piece],
-            shard_row=self._piece_shard_row[piece] + x - self._piece_x[piece],
-            handles=self._handles,
-        )
+    def find(self, x: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the piece in `pieces`, and the position along it, of the rows at `x`; enters blocks up to the last."""
+        x_last = int(x.max())
+        if x_last >= self._x_stop:
+            self._enter(x_last + 1)
+        piece = self._piece_of_row[x - self._x_low]
+        if self._num_trimmed:
+            piece -= self._num_trimmed
+        return piece, x
 
     def close_used_up(self, rows_per_block: IntArray) -> IntArray:
-        """Notes that so many rows of each open block were taken; returns the places of the blocks with none left.
+        """Notes that so many rows of each block of `pieces` came; returns the places of those with none left since.
 
-        They leave the window: places and handles given out before are those of before this call.
+        The window's `pieces` may be another table afterwards; places are those of before this call.
         """
-        self._left = self._left - rows_per_block
-        assert not len(self._left) or self._left.min() >= 0, "more rows than a block has"
-        closed = np.flatnonzero(self._left == 0)
+        left = self._left - rows_per_block
+        assert not len(left) or left.min() >= 0, "more rows than a block has"
+        closed = np.flatnonzero((left == 0) & (self._left > 0))
+        self._left = left
         if len(closed):
-            keep = self._left > 0
-            kept_pieces = keep[self._piece_block]
-            new_place = np.cumsum(keep) - 1
-            self._piece_block = new_place[self._piece_block[kept_pieces]]
-            self._piece_x, self._piece_shard, self._piece_shard_row = (
-                column[kept_pieces] for column in (self._piece_x, self._piece_shard, self._piece_shard_row)
-            )
-            self._handles, self._left, self._block_x = (
-                column[keep] for column in (self._handles, self._left, self._block_x)
-            )
+            num_done = int(np.argmax(left > 0)) if left.any() else len(left)
+            if num_done:
+                self._trim(num_done)
         return closed
+
+    def _trim(self, num_blocks: int) -> None:
+        num_pieces = len(self.pieces.block)
+        self.pieces = self.pieces.without_first(num_blocks)
+        self._left = self._left[num_blocks:]
+        self._num_trimmed += num_pieces - len(self.pieces.block)
 
     def _enter(self, x_stop: int) -> None:
         entered = []
@@ -111,23 +96,46 @@ class LaneWindow:
             block = self._blocks.next_block()
             self._x_stop = block.x_stop
             entered.append(block)
-        if not entered:
-            return
-        index, key = self._index, self._index.source
-        handles = [self._table.claim(BlockKey(index.stage, key, self._lane, block.x_start), block) for block in entered]
         starts = np.array([block.x_start for block in entered], np.int64)
         stops = np.array([block.x_stop for block in entered], np.int64)
-        came = np.searchsorted(self._came, stops) - np.searchsorted(self._came, starts)
-        came += np.clip(self._all_came_below - starts, 0, stops - starts)
-        counts = [len(block.pieces) for block in entered]
-        unit = np.array([piece.unit for block in entered for piece in block.pieces], np.int64)
-        row = np.array([piece.row_start for block in entered for piece in block.pieces], np.int64)
-        block_row = np.array([piece.block_row for block in entered for piece in block.pieces], np.int64)
-        place = np.repeat(np.arange(len(self._handles), len(self._handles) + len(entered)), counts)
-        self._piece_x = np.concatenate([self._piece_x, np.repeat(starts, counts) + block_row])
-        self._piece_block = np.concatenate([self._piece_block, place])
-        self._piece_shard = np.concatenate([self._piece_shard, index.unit_shard[unit].astype(np.int64)])
-        self._piece_shard_row = np.concatenate([self._piece_shard_row, index.unit_first_row[unit] + row])
-        self._handles = np.concatenate([self._handles, np.array(handles, np.int64)])
-        self._left = np.concatenate([self._left, stops - starts - came])
-        self._block_x = np.concatenate([self._block_x, starts])
+        left = stops - starts - (np.searchsorted(self._came, stops) - np.searchsorted(self._came, starts))
+        left -= np.clip(self._all_came_below - starts, 0, stops - starts)
+        handles = [
+            self._blocks_table.claim(BlockKey(self._index.stage, self._index.source, self._lane, block.x_start), block)
+            if rows_left
+            else -1
+            for block, rows_left in zip(entered, left.tolist(), strict=True)
+        ]
+        pieces = [piece for block in entered for piece in block.pieces]
+        unit = np.array([piece.unit for piece in pieces], np.int64)
+        row = np.array([piece.row_start for piece in pieces], np.int64)
+        rows = np.array([piece.row_stop for piece in pieces], np.int64) - row
+        block = np.repeat(np.arange(len(entered)), [len(block.pieces) for block in entered])
+        piece_x = starts[0] + np.cumsum(rows) - rows
+        self._note_rows(entered[0], rows)
+        entered_pieces = PieceTable(
+            handles=np.array(handles, np.int64),
+            block=block,
+            to_block_row=-starts[block],
+            shard=self._index.unit_shard[unit].astype(np.int64),
+            to_shard_row=self._index.unit_first_row[unit] + row - piece_x,
+        )
+        self.pieces = PieceTable.joined([self.pieces, entered_pieces])
+        self._left = np.concatenate([self._left, left])
+
+    def _note_rows(self, first: PlannedBlock, rows: IntArray) -> None:
+        """Extends `_piece_of_row` by the rows of pieces that were entered, dropping those below the oldest block."""
+        numbers = np.arange(len(rows)) + (self._num_trimmed + len(self.pieces.block))
+        new = np.repeat(numbers, rows)
+        if self._x_low is None:
+            self._x_low = first.x_start
+        oldest_x = -int(self.pieces.to_block_row[0]) if len(self.pieces.block) else first.x_start
+        kept, dropped = first.x_start - oldest_x, oldest_x - self._x_low
+        if dropped + kept + len(new) > len(self._piece_of_row):
+            buffer = np.empty(max(1024, 2 * (kept + len(new))), np.int64)
+            buffer[:kept] = self._piece_of_row[dropped : dropped + kept]
+            self._piece_of_row, self._x_low, dropped = buffer, oldest_x, 0
+        self._piece_of_row[dropped + kept : dropped + kept + len(new)] = new
+
+
+_NOTHING = np.empty(0, np.int64)

@@ -1,11 +1,12 @@
 """A rank's plan: its batches from a place on, each row as (block handle, row within the block). Pure arithmetic.
 
-Batches are worked out in bursts: a few thousand rows of each lane that the rank serves, in a handful of vectorised
-steps, so the cost of Python is per batch and block, not per row.
+Batches are worked out in bursts: a few thousand rows of each lane that the rank serves, in a handful of vectorised steps
+over the rows of all sources together, so the cost of Python is per batch and block, not per row. The first bursts are
+small, so that the first batch need not wait for thousands of others.
 
-Index kinds: n numbers the batches of the stage, the rank's k-th batch is n = position + rank + k * world_size, and lies
-in lane n mod lanes as its batch n // lanes. A lane's reader goes through all of the lane's batches; where other ranks
-share the lane, theirs are passed over, and count as taken.
+Index kinds: n numbers the batches of the stage, the rank's k-th batch is n = position + rank + k * world_size, and lies in
+lane n mod lanes as its batch n // lanes. A lane's reader goes through all of the lane's batches; where other ranks share
+the lane, theirs are passed over, and count as taken.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from numpy.typing import NDArray
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.events import PlannedBatch
 from o41td.coordinator.lane_window import LaneWindow
+from o41td.coordinator.piece_table import PieceTable
 from o41td.coordinator.resident import ResidentBlocks
 from o41td.index import SourceIndex
 from o41td.order.digest import row_digests
-from o41td.order.lane import LaneReader, LaneRows
+from o41td.order.lane import LaneReader
 from o41td.order.stage import StageOrder
 
 __all__ = ["RankPlan"]
 
 _BURST_ROWS = 8192
+_FIRST_BURST_SHARE = 8
+_LANE_SHARE = 16
 _MAX_BURST_BATCHES = 256
 
 IntArray = NDArray[np.int64]
@@ -36,9 +40,24 @@ IntArray = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _LaneState:
+    number: int
     reader: LaneReader
     windows: dict[int, LaneWindow]
     opened_counts: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Consecutive batches of one lane with equally many rows: `source` and `x` are `[batches, rows]`.
+
+    `own` picks this rank's among them; they are numbered from `first_number` in steps of `number_step`.
+    """
+
+    source: NDArray[np.int32]
+    x: IntArray
+    own: slice
+    first_number: int
+    number_step: int
 
 
 class RankPlan:
@@ -57,8 +76,12 @@ class RankPlan:
         block_rows: int,
         resident: frozenset[int],
         table: BlockTable,
+        burst_rows: int = _BURST_ROWS,
     ) -> None:
-        """`resident` are the sources that stay decoded. Nothing is claimed but their blocks until batches are asked for."""
+        """`resident` are the sources that stay decoded. Nothing is claimed but their blocks until batches are asked for.
+
+        `burst_rows` is about how many rows are worked out at a time.
+        """
         self.stage = stage
         self._order = order
         self._sources = sources
@@ -74,10 +97,11 @@ class RankPlan:
         step = math.gcd(world_size, order.lanes)
         self._lanes_served = order.lanes // step
         self._lane_stride = world_size // step
+        self._burst_rows = burst_rows
+        self._next_burst_rows = -(-burst_rows // _FIRST_BURST_SHARE)
+        self._places = np.arange(order.batch_size, dtype=np.uint64)
         self._resident = {
-            source: ResidentBlocks(
-                stage=stage, source=source, unit_rows=sources[source].unit_rows, block_rows=block_rows, table=table
-            )
+            source: ResidentBlocks(order, sources[source], block_rows=block_rows, table=table)
             for source in sorted(resident)
         }
         self._closes_next: list[int] = []
@@ -86,18 +110,17 @@ class RankPlan:
 
     def next_batches(self) -> list[PlannedBatch]:
         """Returns some more batches in order; none where the stage is over for this rank."""
-        per_lane = max(1, min(_MAX_BURST_BATCHES, _BURST_ROWS // self._order.batch_size) // self._lanes_served)
-        num_rounds = per_lane * self._lanes_served
-        if self._rounds is not None:
-            num_rounds = min(num_rounds, self._rounds - self._next_round)
+        num_rounds = self._burst_rounds()
         first = self._position + self._rank + self._next_round * self._world_size
-        numbers = [first + k * self._world_size for k in range(num_rounds)]
         self._next_round += num_rounds
-        batches: dict[int, PlannedBatch] = {}
-        for start in range(min(self._lanes_served, num_rounds)):
-            own = numbers[start :: self._lanes_served]
-            batches.update(self._batches_of_lane(own))
-        return [batches[number] for number in numbers]
+        lanes_served = self._lanes_served
+        if lanes_served == 1:
+            return self._batches_of_lane(first, num_rounds) if num_rounds else []
+        batches: list[PlannedBatch | None] = [None] * num_rounds
+        for start in range(min(lanes_served, num_rounds)):
+            of_lane = self._batches_of_lane(first + start * self._world_size, -(-(num_rounds - start) // lanes_served))
+            batches[start::lanes_served] = of_lane
+        return [batch for batch in batches if batch is not None]
 
     def dropped_rows(self) -> int:
         """Returns this rank's share of the rows that the stage's end leaves out."""
@@ -111,115 +134,157 @@ class RankPlan:
                 handles.extend(window.handles.tolist())
         return handles + self._closes_next
 
-    def _batches_of_lane(self, numbers: Sequence[int]) -> dict[int, PlannedBatch]:
-        lane_number = numbers[0] % self._order.lanes
-        first = numbers[0] // self._order.lanes
-        last = numbers[-1] // self._order.lanes
-        lane = self._lanes.get(lane_number)
+    def _burst_rounds(self) -> int:
+        """Rounds of the next burst: more each time, and from the second on enough of each lane to be worth the steps."""
+        batch_size, lanes = self._order.batch_size, self._lanes_served
+        num_rounds = max(1, min(_MAX_BURST_BATCHES, self._next_burst_rows // batch_size))
+        if self._next_round:
+            num_rounds = max(num_rounds, lanes * max(1, self._burst_rows // _LANE_SHARE // batch_size))
+        self._next_burst_rows = min(2 * self._next_burst_rows, self._burst_rows)
+        return num_rounds if self._rounds is None else min(num_rounds, self._rounds - self._next_round)
+
+    def _batches_of_lane(self, first_number: int, num_own: int) -> list[PlannedBatch]:
+        """Returns the rank's next `num_own` batches of the lane that batch `first_number` is of; they are one by one."""
+        number, first = first_number % self._order.lanes, first_number // self._order.lanes
+        lane = self._lanes.get(number)
         if lane is None:
-            lane = self._lanes[lane_number] = self._opened(lane_number, first)
-        skipped = first - lane.reader.next_batch
-        rows = lane.reader.read_batches(last + 1 - lane.reader.next_batch)
-        assert rows.num_batches == skipped + last + 1 - first, "the lane has fewer batches than its stage says"
-        return self._planned(lane_number, lane, rows, numbers)
-
-    def _opened(self, lane: int, batch_in_lane: int) -> _LaneState:
-        position = batch_in_lane * self._order.batch_size
-        counts = self._order.lane_mix(lane).counts_at(position)
-        return _LaneState(self._order.open_lane(lane, batch_in_lane), {}, counts)
-
-    def _planned(
-        self, lane_number: int, lane: _LaneState, rows: LaneRows, numbers: Sequence[int]
-    ) -> dict[int, PlannedBatch]:
-        sizes = np.diff(rows.offsets)
-        batch = np.repeat(np.arange(rows.num_batches), sizes)  # place of each row's batch in this burst
-        place = np.arange(rows.num_rows) - rows.offsets[batch]
-        number = (rows.first_batch + batch) * self._order.lanes + lane_number
-        handles = np.empty(rows.num_rows, np.int64)
-        block_rows = np.empty(rows.num_rows, np.int64)
-        shards = np.empty(rows.num_rows, np.int64)
-        shard_rows = np.empty(rows.num_rows, np.int64)
-        own = [n // self._order.lanes - rows.first_batch for n in numbers]
-        blocks: list[list[int]] = [[] for _ in own]
-        closes: list[list[int]] = [[] for _ in own]
-        present = np.flatnonzero(np.bincount(rows.source)).tolist()
-        for source in present:
-            chosen = slice(None) if len(present) == 1 else np.flatnonzero(rows.source == source)
-            x = rows.x[chosen]
-            if source in self._resident:
-                unit, row = self._order.locate(source, lane_number, x)
-                handle, block_row = self._resident[source].rows_at(unit, row)
-                index = self._sources[source]
-                shards[chosen] = index.unit_shard[unit]
-                shard_rows[chosen] = index.unit_first_row[unit] + row
-                distinct = np.flatnonzero(np.bincount(handle))
-                dense = np.empty(int(distinct[-1]) + 1, np.int64)
-                dense[distinct] = np.arange(len(distinct))
-                self._note_use(batch[chosen], dense[handle], distinct, own, blocks)
-            else:
-                window = self._window(lane_number, lane, source)
-                located = window.locate(x)
-                handle, block_row = located.handles[located.block], located.row
-                shards[chosen], shard_rows[chosen] = located.shard, located.shard_row
-                uses = self._note_use(batch[chosen], located.block, located.handles, own, blocks)
-                self._note_closed(window, uses, located.handles, own, closes)
-            handles[chosen], block_rows[chosen] = handle, block_row
-        digests = row_digests(number + self._global_offset, place, rows.source, shards, shard_rows)
-        sums = np.add.reduceat(digests, rows.offsets[:-1], dtype=np.uint64).tolist()
-        if self._closes_next:
-            closes[0].extend(self._closes_next)
-            self._closes_next = []
-        offsets = rows.offsets.tolist()
-        planned = {}
-        for i, (n, at) in enumerate(zip(numbers, own, strict=True)):
-            start, stop = offsets[at], offsets[at + 1]
-            planned[n] = PlannedBatch(
-                number=n,
-                digest=sums[at],
-                handles=handles[start:stop],
-                rows=block_rows[start:stop],
-                blocks=tuple(blocks[i]),
-                closes=tuple(closes[i]),
-            )
+            lane = self._lanes[number] = self._opened(number, first)
+        stride = self._lane_stride
+        next_batch = lane.reader.next_batch
+        rows = lane.reader.read_batches(first + (num_own - 1) * stride + 1 - next_batch)
+        batch_size = self._order.batch_size
+        num_full = rows.num_rows // batch_size
+        full_own = max(0, -(-(num_full - (first - next_batch)) // stride))
+        number_step = self._order.lanes * stride
+        at = num_full * batch_size
+        planned = []
+        if num_full:
+            shape = (num_full, batch_size)
+            source, x = rows.source[:at].reshape(shape), rows.x[:at].reshape(shape)
+            own = slice(first - next_batch, None, stride)
+            planned = self._planned(lane, _Batches(source, x, own, first_number, number_step), full_own)
+        if at < rows.num_rows:  # the lane's last batch, which is short
+            source, x = rows.source[None, at:], rows.x[None, at:]
+            number = first_number + full_own * number_step
+            planned += self._planned(lane, _Batches(source, x, slice(0, None), number, number_step), 1)
+        assert len(planned) == num_own, "the lane has fewer batches than its stage says"
         return planned
 
-    def _window(self, lane_number: int, lane: _LaneState, source: int) -> LaneWindow:
+    def _opened(self, lane: int, batch_in_lane: int) -> _LaneState:
+        counts = self._order.lane_mix(lane).counts_at(batch_in_lane * self._order.batch_size)
+        return _LaneState(lane, self._order.open_lane(lane, batch_in_lane), {}, counts)
+
+    def _planned(self, lane: _LaneState, batches: _Batches, num_own: int) -> list[PlannedBatch]:
+        present, table, piece, at = self._located(lane, batches)
+        shape, own = batches.x.shape, batches.own
+        block = table.block[piece]
+        taken = np.bincount(block, minlength=len(table.handles))
+        used = np.zeros((num_own, len(table.handles)), np.bool_)
+        used[np.arange(num_own)[:, None], block.reshape(shape)[own]] = True
+        closes = self._closed(lane, present, taken, used, table)
+        piece, at = piece.reshape(shape)[own], at.reshape(shape)[own]
+        numbers = batches.first_number + np.arange(num_own) * batches.number_step
+        digests = row_digests(
+            (numbers + self._global_offset)[:, None],
+            self._places[: shape[1]],
+            batches.source[own],
+            table.shard[piece],
+            at + table.to_shard_row[piece],
+        )
+        handles = table.handles[block].reshape(shape)[own]
+        block_rows = at + table.to_block_row[piece]
+        names = table.handles[np.nonzero(used)[1]].tolist()
+        planned = []
+        first_name = 0
+        for i, (number, digest, last_name) in enumerate(
+            zip(
+                numbers.tolist(),
+                digests.sum(axis=1, dtype=np.uint64).tolist(),
+                np.cumsum(np.count_nonzero(used, axis=1)).tolist(),
+                strict=True,
+            )
+        ):
+            planned.append(
+                PlannedBatch(
+                    number=number,
+                    digest=digest,
+                    handles=handles[i],
+                    rows=block_rows[i],
+                    blocks=tuple(names[first_name:last_name]),
+                    closes=tuple(closes.get(i, ())),
+                )
+            )
+            first_name = last_name
+        return planned
+
+    def _located(self, lane: _LaneState, batches: _Batches) -> tuple[list[int], PieceTable, IntArray, IntArray]:
+        """Returns the sources that rows come of, one table of their pieces, and each row's piece and position in it."""
+        source, x = batches.source.ravel(), batches.x.ravel()
+        counts = np.bincount(source)
+        present = np.flatnonzero(counts).tolist()
+        if len(present) == 1:
+            piece, at = self._find(lane, present[0], x)
+            return present, self._pieces(lane, present[0]), piece, at
+        # Rows are laid out source by source (small integers are sorted by radix), and put back together.
+        by_source = np.argsort(source.astype(np.min_scalar_type(len(counts))), kind="stable")
+        x = x[by_source]
+        sorted_piece, sorted_at = np.empty_like(x), np.empty_like(x)
+        tables: list[PieceTable] = []
+        start = first_piece = 0
+        for index in present:
+            stop = start + int(counts[index])
+            piece, sorted_at[start:stop] = self._find(lane, index, x[start:stop])
+            np.add(piece, first_piece, out=sorted_piece[start:stop])
+            tables.append(self._pieces(lane, index))
+            first_piece += len(tables[-1].block)
+            start = stop
+        piece, at = np.empty_like(x), np.empty_like(x)
+        piece[by_source], at[by_source] = sorted_piece, sorted_at
+        return present, PieceTable.joined(tables), piece, at
+
+    def _find(self, lane: _LaneState, source: int, x: IntArray) -> tuple[IntArray, IntArray]:
+        resident = self._resident.get(source)
+        return self._window(lane, source).find(x) if resident is None else resident.find(lane.number, x)
+
+    def _pieces(self, lane: _LaneState, source: int) -> PieceTable:
+        resident = self._resident.get(source)
+        return self._window(lane, source).pieces if resident is None else resident.pieces
+
+    def _window(self, lane: _LaneState, source: int) -> LaneWindow:
         window = lane.windows.get(source)
         if window is None:
             window = lane.windows[source] = LaneWindow(
                 self._order,
                 self._sources[source],
-                lane=lane_number,
+                lane=lane.number,
                 count=int(lane.opened_counts[source]),
                 block_rows=self._block_rows,
                 table=self._table,
             )
         return window
 
-    @staticmethod
-    def _note_use(
-        batch: IntArray, block: IntArray, handles: IntArray, own: list[int], blocks: list[list[int]]
-    ) -> IntArray:
-        """Counts rows by (batch, block) and adds the blocks of this rank's batches; returns the counts."""
-        num_batches = int(batch[-1]) + 1
-        counts = np.bincount(batch * len(handles) + block, minlength=num_batches * len(handles))
-        counts = counts.reshape(num_batches, len(handles))
-        names = handles.tolist()
-        for i, at in enumerate(own):
-            if at < num_batches:
-                blocks[i].extend(names[j] for j in np.flatnonzero(counts[at]).tolist())
-        return counts
+    def _closed(
+        self, lane: _LaneState, present: Sequence[int], taken: IntArray, used: NDArray[np.bool_], table: PieceTable
+    ) -> dict[int, list[int]]:
+        """Returns the handles of used-up blocks by the place of the batch that closes them.
 
-    def _note_closed(
-        self, window: LaneWindow, uses: IntArray, handles: IntArray, own: list[int], closes: list[list[int]]
-    ) -> None:
-        """Lets this rank's last batch that uses a used-up block close it, or its next one where the block's last rows,
-        or all of them, were other ranks'."""
-        for place in window.close_used_up(uses.sum(axis=0)).tolist():
-            handle = int(handles[place])
-            last = int(np.flatnonzero(uses[:, place])[-1])
-            i = int(np.searchsorted(own, last))
-            if i < len(own):
-                closes[i].append(handle)
-            else:
-                self._closes_next.append(handle)
+        It is the last of this rank's to use the block, or the first where all its rows went to other ranks' batches. Where
+        all these batches are other ranks', the block is left to the next batch, the lane's short last one.
+        """
+        closes: dict[int, list[int]] = {0: self._closes_next} if self._closes_next else {}
+        self._closes_next = []
+        start = 0
+        for source in present:
+            if source in self._resident:
+                start += len(self._resident[source].pieces.handles)
+                continue
+            window = self._window(lane, source)
+            stop = start + len(window.pieces.handles)
+            for place in window.close_used_up(taken[start:stop]).tolist():
+                users = np.flatnonzero(used[:, start + place])
+                last = int(users[-1]) if len(users) else 0
+                closes.setdefault(last, []).append(int(table.handles[start + place]))
+            start = stop
+        if not len(used):
+            self._closes_next = closes.get(0, [])
+        return closes

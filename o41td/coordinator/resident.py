@@ -1,8 +1,7 @@
 """Resident sources: a small source of an infinite stage stays decoded, so its later epochs cost no decoding.
 
-Its blocks belong to no lane: units packed in the listed order, each unit whole or in its slices, the same whatever
-order an epoch walks them in. A plan claims all of them once and never closes them; each is decoded when a row of it is
-first needed.
+Its blocks belong to no lane: units packed in the listed order, each unit whole or in its slices, the same whatever order an
+epoch walks them in. A plan claims all of them once and never closes them; each is decoded when a row of it is first needed.
 """
 
 from __future__ import annotations
@@ -11,60 +10,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import BlockTable
-from o41td.coordinator.blocks import BlockPiece, PlannedBlock, slice_rows_of
+from o41td.coordinator.blocks import PieceRuns, PlannedBlock, slice_rows_of
 from o41td.coordinator.events import BlockKey
+from o41td.coordinator.piece_table import PieceTable
+from o41td.index import SourceIndex
+from o41td.order.stage import StageOrder
 
-__all__ = ["ResidentBlocks", "resident_blocks_of"]
+__all__ = ["ResidentBlocks", "num_resident_blocks", "resident_blocks_of"]
 
 IntArray = NDArray[np.int64]
 
 
 def resident_blocks_of(unit_rows: IntArray, block_rows: int) -> list[PlannedBlock]:
     """Returns the blocks of a whole source; block coordinates count its rows in the listed order."""
-    blocks: list[PlannedBlock] = []
-    pieces: list[BlockPiece] = []
-    start = filled = 0
+    pieces = _pieces_of(unit_rows, block_rows)
+    return [pieces.block(first, last) for first, last in pieces.pack(block_rows)]
 
-    def finish() -> None:
-        nonlocal pieces, start, filled
-        if pieces:
-            blocks.append(PlannedBlock(start, start + filled, tuple(pieces)))
-            pieces, start, filled = [], start + filled, 0
 
-    slice_rows = slice_rows_of(unit_rows, block_rows).tolist()
-    for unit, rows in enumerate(unit_rows.tolist()):
-        for row in range(0, rows, slice_rows[unit] or 1):
-            row_stop = min(rows, row + slice_rows[unit])
-            if filled + row_stop - row > block_rows:
-                finish()
-            pieces.append(BlockPiece(unit=unit, row_start=row, row_stop=row_stop, block_row=filled))
-            filled += row_stop - row
-    finish()
-    return blocks
+def num_resident_blocks(unit_rows: IntArray, block_rows: int) -> int:
+    """Returns how many blocks `resident_blocks_of` returns, without making them."""
+    return len(_pieces_of(unit_rows, block_rows).pack(block_rows))
+
+
+def _pieces_of(unit_rows: IntArray, block_rows: int) -> PieceRuns:
+    unit = np.flatnonzero(unit_rows)
+    rows = unit_rows[unit]
+    return PieceRuns(np.cumsum(rows) - rows, unit, np.zeros_like(rows), rows).cut(unit_rows, block_rows)
 
 
 class ResidentBlocks:
-    """One plan's claims on all blocks of a resident source, and the way from a unit's rows to them."""
+    """One plan's claims on all blocks of a resident source, and the way from a row of a lane's line to them."""
 
-    def __init__(self, *, stage: int, source: int, unit_rows: IntArray, block_rows: int, table: BlockTable) -> None:
+    def __init__(self, order: StageOrder, index: SourceIndex, *, block_rows: int, table: BlockTable) -> None:
         """Claims every block."""
+        self._order = order
+        self._source = index.source
+        runs = _pieces_of(index.unit_rows, block_rows)
+        ranges = runs.pack(block_rows)
         self.handles: list[int] = []
-        self._slice_rows = slice_rows_of(unit_rows, block_rows)
-        slices = np.where(self._slice_rows > 0, -(-unit_rows // np.maximum(1, self._slice_rows)), 0)
-        self._first_slice = np.cumsum(slices) - slices
-        self._slice_handle = np.empty(int(slices.sum()), np.int64)
-        self._slice_block_row = np.empty(int(slices.sum()), np.int64)
-        number = 0
-        for block in resident_blocks_of(unit_rows, block_rows):
-            handle = table.claim(BlockKey(stage, source, -1, block.x_start), block)
-            self.handles.append(handle)
-            for piece in block.pieces:
-                self._slice_handle[number] = handle
-                self._slice_block_row[number] = piece.block_row
-                number += 1
+        for first, last in ranges:
+            block = runs.block(first, last)
+            self.handles.append(table.claim(BlockKey(index.stage, index.source, -1, block.x_start), block))
+        self._slice_rows = slice_rows_of(index.unit_rows, block_rows)
+        self._is_sliced = len(runs.unit) > np.count_nonzero(index.unit_rows)
+        self._first_piece = np.searchsorted(runs.unit, np.arange(len(index.unit_rows)))
+        block_of_piece = np.repeat(np.arange(len(ranges)), [last - first for first, last in ranges])
+        block_x = runs.x[[first for first, _ in ranges]]
+        self.pieces = PieceTable(
+            handles=np.array(self.handles, np.int64),
+            block=block_of_piece,
+            to_block_row=runs.x - block_x[block_of_piece] - runs.row,
+            shard=index.unit_shard[runs.unit].astype(np.int64),
+            to_shard_row=index.unit_first_row[runs.unit],
+        )
 
-    def rows_at(self, unit: IntArray, row: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns (handle, row within the block) of rows given by unit and row within it."""
-        slice_rows = self._slice_rows[unit]
-        number = self._first_slice[unit] + row // slice_rows
-        return self._slice_handle[number], self._slice_block_row[number] + row % slice_rows
+    def find(self, lane: int, x: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the piece in `pieces`, and the position along it, of the rows at `x` of a lane's line."""
+        unit, row = self._order.locate(self._source, lane, x)
+        piece = self._first_piece[unit]
+        if self._is_sliced:
+            piece += row // self._slice_rows[unit]
+        return piece, row

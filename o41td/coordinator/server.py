@@ -59,6 +59,7 @@ from o41td.workers.messages import (
     FooterFailed,
     FooterRead,
     LoaderFailed,
+    LoaderNotice,
     LoaderOpened,
     LoaderPlanned,
     Message,
@@ -352,6 +353,8 @@ class LoaderServer:
                 raise CoordinatorError(f"workers cannot be started: {cause}", log_tail=self._log.tail())
         if self._desk is not None:
             self._desk.worker_lost(worker.number, cause)
+        self._owner.queue(LoaderNotice(f"worker {worker.number} (pid {worker.process.pid}) is replaced: {cause}"))
+        self._flush(self._owner)
         if self._state is not None:
             self._handle(WorkerExited(worker.number, cause, exit_code))
         else:

@@ -3,14 +3,17 @@
 What it keeps true (`validate` checks it):
 
 * a slot belongs to at most one block, and to none while a dead worker could still write to it: a worker's blocks are
-issued
-  again only after `WorkerExited`, which the shell sends once the process is reaped;
+  issued again only after `WorkerExited`, which the shell sends once the process is reaped;
 * a rank's batches are sent in order, each once a generation, and only while every row of them is in the arena;
-* blocks are issued in the order of their first need. With at least as many slots as one batch has blocks, this cannot
-get
-  stuck: if the next batch lacks a slot and nothing is on its way that would free one, the block needed latest is
-  evicted and decoded again later. Memory is bound by the number of slots, whatever the order needs; eviction only costs
-  time.
+* a block stays in its slot while a batch that needs it is with a consumer;
+* each claim of a rank on a block is closed by one of its batches, or released when the rank's plan is given up.
+
+Why it cannot get stuck: blocks are issued in the order of urgency (see `RankState`). If a rank starves, no slot is free, and
+its next batch lacks a block, a decoded block that is needed later than that batch, or never, is evicted and decoded again
+in time. This finds a slot as long as the arena has as many slots as one batch has blocks, for each rank: a rank may have
+many batches in hand, but more than one only while they use no more than its share of the slots, so a rank that waits for
+another (ranks train in step) never holds what that one needs. Memory is bound by the number of slots, whatever the order
+needs; eviction only costs time.
 
 Whose fault a death is: a worker decodes its blocks in the order in which it was given them, so the first unfinished one
 is what it died on. After `_MAX_KILLS` of these a block is refused as if its data were bad, which in effect it is.
@@ -18,16 +21,17 @@ is what it died on. After `_MAX_KILLS` of these a block is refused as if its dat
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import Block, BlockState, BlockTable
 from o41td.coordinator.events import (
     BatchesWereGathered,
-    BatchPlan,
     BlockWasDecoded,
     BlockWasRefused,
     DecodeInto,
@@ -45,12 +49,15 @@ from o41td.coordinator.events import (
     WorkerBecameReady,
     WorkerExited,
 )
+from o41td.coordinator.rank_state import RankState
+from o41td.errors import MemoryBoundError, error_to_record
 from o41td.shm.slots import SlotPool
 
 __all__ = ["LoaderState", "RankState", "WorkerState"]
 
 _MAX_KILLS = 3
 _MAX_SENT_AT_ONCE = 64
+_NEVER = (1 << 62, 0)
 
 
 @dataclass(slots=True)
@@ -64,24 +71,6 @@ class WorkerState:
     restarts: int = 0
     last_unit: tuple[int, int, int] | None = None
     stalled: bool = False
-
-
-@dataclass(slots=True)
-class RankState:
-    """A rank's flow of batches: `unsent` are planned, `sent` are with the consumer; counts are of this generation."""
-
-    rank: int
-    generation: int
-    plan: BatchPlan
-    unsent: deque[PlannedBatch] = field(default_factory=deque)
-    sent: deque[PlannedBatch] = field(default_factory=deque)
-    unsent_rows: int = 0
-    num_planned: int = 0
-    num_sent: int = 0
-    num_gathered: int = 0
-    plan_ended: bool = False
-    told_end: bool = False
-    told_failure: bool = False
 
 
 class LoaderState:
@@ -98,10 +87,12 @@ class LoaderState:
         ahead_rows: int,
         stall_timeout_s: float,
         crash_error: Callable[[Block, str, int | None], dict[str, Any]],
+        num_ranks: int = 1,
     ) -> None:
         """`window_batches` bounds batches sent and not gathered, `ahead_rows` what is planned beyond them to find work.
 
-        `crash_error` words the error of a block that kills its workers.
+        `crash_error` words the error of a block that kills its workers. `num_ranks` is how many ranks may be attached at
+        once; `num_slots` must be as many times the blocks of one batch.
         """
         self.table = table
         self.slots = SlotPool(num_slots)
@@ -114,8 +105,9 @@ class LoaderState:
         self._ahead_rows = ahead_rows
         self._stall_timeout_s = stall_timeout_s
         self._crash_error = crash_error
+        self._num_ranks = num_ranks
         self._now_s = 0.0
-        self._waiting: list[tuple[int, int]] = []  # heap of (first need, handle); stale entries are skipped
+        self._num_served = 0
         self._instructions: list[Instruction] = []
 
     def set_window(self, window_batches: int) -> None:
@@ -126,17 +118,10 @@ class LoaderState:
 
     def handle(self, event: Event) -> list[Instruction]:
         """Takes one event and returns what is to be done about it, in order."""
+        plan_fully = False
         match event:
-            case RankAttached():
-                self._attach(event)
-            case RankLeft():
-                self._detach(event.rank)
             case BatchesWereGathered():
                 self._gathered(event)
-            case WorkerBecameReady():
-                self.workers[event.worker].ready = True
-            case WorkerExited():
-                self._worker_exited(event)
             case BlockWasDecoded():
                 self._decoded(event)
             case BlockWasRefused():
@@ -144,17 +129,27 @@ class LoaderState:
             case TimePassed():
                 self._now_s = event.now_s
                 self._look_for_stalls()
+                plan_fully = True
+            case WorkerBecameReady():
+                self.workers[event.worker].ready = True
+            case WorkerExited():
+                self._worker_exited(event)
+            case RankAttached():
+                self._attach(event)
+            case RankLeft():
+                self._detach(event.rank)
             case _:
                 assert_never(event)
-        self._make_progress()
+        self._make_progress(plan_fully=plan_fully)
         instructions, self._instructions = self._instructions, []
         return instructions
 
     def _attach(self, event: RankAttached) -> None:
         before = self.ranks.pop(event.rank, None)
-        rank = RankState(event.rank, event.generation, event.plan)
+        assert len(self.ranks) < self._num_ranks, f"rank {event.rank} is one more than {self._num_ranks}"
+        rank = RankState(event.rank, event.generation, event.plan, self._next_serving())
         self.ranks[event.rank] = rank
-        self._plan(rank)  # claims what both need before the earlier claims go
+        self._plan(rank, fully=False)  # claims what both need before the earlier claims go
         if before is not None:
             self._forget(before)
 
@@ -164,11 +159,6 @@ class LoaderState:
             self._forget(state)
 
     def _forget(self, rank: RankState) -> None:
-        for batch in (*rank.sent, *rank.unsent):
-            for handle in batch.blocks:
-                block = self.table[handle]
-                if batch in block.waiters:
-                    block.waiters.remove(batch)
         for batch in (*rank.sent, *rank.unsent):
             for handle in batch.closes:
                 self.release_claim(handle)
@@ -187,23 +177,21 @@ class LoaderState:
 
     def _worker_exited(self, event: WorkerExited) -> None:
         worker = self.workers[event.worker]
-        handles, worker.queue = worker.queue, deque()
-        for place, handle in enumerate(handles):
+        self.workers[event.worker] = WorkerState(event.worker, restarts=worker.restarts + 1)
+        for place, handle in enumerate(worker.queue):
             block = self.table[handle]
             self.slots.release(self.table.vacate(block))
             block.worker = None
-            block.move("worker lost")
+            self.table.move(block, "worker lost")
             if block.state is BlockState.DROPPED:
-                self.table.remove(block)
                 continue
             if place == 0:
                 block.kills += 1
                 if block.kills >= _MAX_KILLS:
-                    block.move("refuse")
+                    self.table.move(block, "refuse")
                     block.error = self._crash_error(block, event.cause, event.exit_code)
                     continue
-            heapq.heappush(self._waiting, (block.first_need, handle))
-        self.workers[event.worker] = WorkerState(event.worker, restarts=worker.restarts + 1)
+            self._want_again(block)
         self._instructions.append(StartWorker(event.worker))
 
     def _finished_by(self, worker_id: int, handle: int) -> Block:
@@ -217,25 +205,17 @@ class LoaderState:
 
     def _decoded(self, event: BlockWasDecoded) -> None:
         block = self._finished_by(event.worker, event.handle)
-        block.move("decoded")
         self.blocks_decoded += 1
-        if block.state is BlockState.DROPPED:
+        if block.state is BlockState.ORPHANED:
             self.slots.release(self.table.vacate(block))
-            self.table.remove(block)
-            return
-        for batch in block.waiters:
-            batch.missing -= 1
-        block.waiters.clear()
+        self.table.move(block, "decoded")
 
     def _refused(self, event: BlockWasRefused) -> None:
         """The error reaches a rank when its next batch is one that lacks this block: all before it still arrive."""
         block = self._finished_by(event.worker, event.handle)
-        block.move("refuse")
         self.slots.release(self.table.vacate(block))
-        if block.state is BlockState.DROPPED:
-            self.table.remove(block)
-        else:
-            block.error = event.error
+        self.table.move(block, "refuse")
+        block.error = event.error
 
     def _look_for_stalls(self) -> None:
         for worker in self.workers.values():
@@ -247,123 +227,154 @@ class LoaderState:
     # ---- claims ----------------------------------------------------------------------------------------------------
 
     def release_claim(self, handle: int) -> None:
-        """Gives up one claim on a block; without claims it is dropped. A plan calls this for blocks that no batch closes."""
+        """Gives up one claim on a block; without claims it is dropped."""
         block = self.table[handle]
         block.claims -= 1
-        assert block.claims >= 0, f"{block.key} released too often: {list(block.story)}"
+        assert block.claims >= 0, f"released too often: {block.told()}"
         if block.claims:
             return
-        assert not block.waiters, f"{block.key} is dropped, but batches wait for it"
-        held = block.state is BlockState.DECODED
-        block.move("drop")
-        if held:
+        if block.state is BlockState.DECODED:
             self.slots.release(self.table.vacate(block))
-        if block.state is BlockState.DROPPED:
-            self.table.remove(block)
+        self.table.move(block, "drop")
 
     # ---- progress --------------------------------------------------------------------------------------------------
 
-    def _make_progress(self) -> None:
+    def _make_progress(self, *, plan_fully: bool) -> None:
         for rank in self.ranks.values():
-            self._plan(rank)
+            self._plan(rank, fully=plan_fully)
             self._send(rank)
         self._issue()
 
-    def _plan(self, rank: RankState) -> None:
-        """Plans until there is enough to issue and enough to send."""
+    def _plan(self, rank: RankState, *, fully: bool) -> None:
+        """Plans until there is enough to issue and enough to send.
+
+        Where not `fully`, at most a burst more than the next batch: the first blocks and batches shall not wait until all
+        is planned. Time passes after every other event, and then the rest is.
+        """
         target = self._lookahead * len(self.workers)
-        while not rank.plan_ended:
+        planned = False
+        while not (rank.plan_ended or rank.told_failure):
+            if planned and not fully:
+                return
             if len(rank.unsent) >= self._window and (
-                self._num_waiting() >= target or not self.slots.num_free or rank.unsent_rows >= self._ahead_rows
+                rank.num_wanted >= target or not self.slots.num_free or rank.unsent_rows >= self._ahead_rows
             ):
                 return
             batches = rank.plan.next_batches()
-            if not batches:
-                rank.plan_ended = True
-            for batch in batches:
-                self._expect(rank, batch)
+            self._expect(rank, batches)
+            rank.plan_ended = not batches
+            planned = bool(rank.unsent)
 
-    def _expect(self, rank: RankState, batch: PlannedBatch) -> None:
-        batch.ordinal = rank.num_planned
-        rank.num_planned += 1
-        rank.unsent.append(batch)
-        rank.unsent_rows += len(batch.rows)
-        for handle in batch.blocks:
-            block = self.table[handle]
-            if block.state is BlockState.DECODED:
+    def _expect(self, rank: RankState, batches: Sequence[PlannedBatch]) -> None:
+        table = self.table
+        for batch in batches:
+            rank.expect(batch)
+            if table.undecoded.isdisjoint(batch.blocks):
                 continue
-            batch.missing += 1
-            if block.state is BlockState.WAITING and not block.waiters:
-                block.first_need = batch.ordinal
-                heapq.heappush(self._waiting, (batch.ordinal, handle))
-            block.waiters.append(batch)
+            for handle in batch.blocks:
+                if handle in table.undecoded:
+                    block = table[handle]
+                    if block.state is BlockState.WAITING:
+                        rank.want(block, batch.ordinal)
 
-    def _num_waiting(self) -> int:
-        while self._waiting and not self._is_due(*self._waiting[0]):
-            heapq.heappop(self._waiting)
-        return len(self._waiting)
-
-    def _is_due(self, first_need: int, handle: int) -> bool:
-        try:
-            block = self.table[handle]
-        except KeyError:
-            return False
-        return block.state is BlockState.WAITING and block.first_need == first_need and bool(block.waiters)
+    def _want_again(self, block: Block) -> None:
+        for rank in self.ranks.values():
+            rank.want_again(block)
 
     def _send(self, rank: RankState) -> None:
         ready: list[PlannedBatch] = []
-        room = self._window - (rank.num_sent - rank.num_gathered)
-        while rank.unsent and len(ready) < room and not rank.unsent[0].missing:
+        room = self._window - rank.num_ungathered
+        share = self.slots.num_slots // self._num_ranks
+        pinned = rank.pinned() if self._num_ranks > 1 else set()
+        while rank.unsent and len(ready) < room and self.table.undecoded.isdisjoint(rank.unsent[0].blocks):
+            if self._num_ranks > 1:
+                pinned.update(rank.unsent[0].blocks)
+                if len(pinned) > share and (ready or rank.sent):
+                    break
             ready.append(rank.unsent.popleft())
             rank.unsent_rows -= len(ready[-1].rows)
-        for first in range(0, len(ready), _MAX_SENT_AT_ONCE):
-            burst = tuple(ready[first : first + _MAX_SENT_AT_ONCE])
-            bases = self.table.arena_bases
-            arena_rows = tuple(bases[batch.handles] + batch.rows for batch in burst)
-            self._instructions.append(SendBatches(rank.rank, rank.generation, rank.plan.stage, burst, arena_rows))
-        rank.sent.extend(ready)
-        rank.num_sent += len(ready)
+        if ready:
+            rank.sent.extend(ready)
+            rank.num_sent += len(ready)
+            rank.served_at = self._next_serving()
+            for first in range(0, len(ready), _MAX_SENT_AT_ONCE):
+                burst = ready[first : first + _MAX_SENT_AT_ONCE]
+                arena_rows = self._arena_rows(burst)
+                self._instructions.append(
+                    SendBatches(rank.rank, rank.generation, rank.plan.stage, tuple(burst), arena_rows)
+                )
         if rank.unsent:
-            self._fail_if_refused(rank)
+            self._fail_if_hopeless(rank)
         elif rank.plan_ended and not rank.told_end:
             rank.told_end = True
             self._instructions.append(SendEnd(rank.rank, rank.generation, rank.plan.dropped_rows()))
 
-    def _fail_if_refused(self, rank: RankState) -> None:
-        if rank.told_failure or not rank.unsent[0].missing:
+    def _arena_rows(self, batches: Sequence[PlannedBatch]) -> tuple[NDArray[np.int64], ...]:
+        rows = self.table.arena_bases[np.concatenate([batch.handles for batch in batches])]
+        rows += np.concatenate([batch.rows for batch in batches])
+        parts = []
+        start = 0
+        for batch in batches:
+            stop = start + len(batch.rows)
+            parts.append(rows[start:stop])
+            start = stop
+        return tuple(parts)
+
+    def _next_serving(self) -> int:
+        self._num_served += 1
+        return self._num_served
+
+    def _fail_if_hopeless(self, rank: RankState) -> None:
+        """Tells a rank whose next batch cannot be had.
+
+        Only when every block that it lacks is refused: so the error, that of the first of them, is the same each time.
+        """
+        if rank.told_failure:
             return
-        for handle in rank.unsent[0].blocks:
-            error = self.table[handle].error
-            if error is not None:
-                rank.told_failure = True
-                self._instructions.append(SendFailure(rank.rank, rank.generation, error))
-                return
+        blocks = rank.unsent[0].blocks
+        error: dict[str, Any] | None = None
+        if not self.table.refused.isdisjoint(blocks):
+            lacking = [handle for handle in blocks if handle in self.table.undecoded]
+            if self.table.refused.issuperset(lacking):
+                error = self.table[lacking[0]].error
+        elif len(blocks) > self.slots.num_slots:
+            detail = f"a batch of {len(rank.unsent[0].rows)} rows lies in {len(blocks)} blocks; the arena has room for"
+            advice = "Raise memory_limit_bytes, or set a smaller batch_size or block_rows"
+            error = error_to_record(MemoryBoundError(f"{detail} {self.slots.num_slots}", advice=advice))
+        if error is not None:
+            rank.told_failure = True
+            self._instructions.append(SendFailure(rank.rank, rank.generation, error))
 
     def _issue(self) -> None:
-        """Gives blocks to workers in the order of first need, while there are slots and room in a worker's queue."""
-        while self._num_waiting():
-            first_need, handle = self._waiting[0]
-            block = self.table[handle]
+        """Gives blocks to workers in the order of urgency, while there are slots and room in a worker's queue."""
+        while (wanted := self._first_wanted()) is not None:
+            need, block = wanted
             worker = self._worker_for(block)
-            if worker is None:
+            if worker is None or not (self.slots.num_free or self._make_room(need)):
                 return
-            if not self.slots.num_free and not self._make_room(first_need):
-                return
-            heapq.heappop(self._waiting)
-            block.move("issue")
+            self.table.move(block, "issue")
             block.worker = worker.worker
             slot = self.slots.acquire(block.key)
             assert slot is not None
             self.table.hold(block, slot)
             if not worker.queue:
                 worker.since_s = self._now_s
-            worker.queue.append(handle)
+            worker.queue.append(block.handle)
             worker.last_unit = _last_unit(block)
-            self._instructions.append(DecodeInto(worker.worker, handle, slot, block.key, block.planned))
+            self._instructions.append(DecodeInto(worker.worker, block.handle, slot, block.key, block.planned))
+
+    def _first_wanted(self) -> tuple[tuple[int, int], Block] | None:
+        """Returns the most urgent block that waits for a worker; its need is (distance, when its rank was served last)."""
+        first: tuple[tuple[int, int], Block] | None = None
+        for rank in self.ranks.values():
+            wanted = rank.first_wanted()
+            if wanted is not None and (first is None or (wanted[0], rank.served_at) < first[0]):
+                first = (wanted[0], rank.served_at), wanted[1]
+        return first
 
     def _worker_for(self, block: Block) -> WorkerState | None:
         """The worker that decoded the slice before, while its queue has room; else the one with the shortest queue."""
-        able = [w for w in self.workers.values() if w.ready and len(w.queue) < self._lookahead]
+        able = [w for w in self.workers.values() if w.ready and not w.stalled and len(w.queue) < self._lookahead]
         if not able:
             return None
         piece = block.planned.pieces[0]
@@ -374,35 +385,32 @@ class LoaderState:
                     return worker
         return min(able, key=lambda worker: (len(worker.queue), worker.worker))
 
-    def _make_room(self, first_need: int) -> bool:
-        """Evicts the decoded block that is needed latest, if nothing else can free a slot and it is needed after
-        `first_need`.
-
-        Only when every rank has gathered all that it was sent, or cannot be sent the next batch: otherwise waiting
-        frees a slot.
-        """
-        if any(rank.sent for rank in self.ranks.values()) or any(worker.queue for worker in self.workers.values()):
+    def _make_room(self, need: tuple[int, int]) -> bool:
+        """Evicts the decoded block that is needed latest, if a rank starves and it is needed after that rank's batch."""
+        if need[0] > 0:
             return False
-        next_need: dict[int, int] = {}
+        pinned = set().union(*[rank.pinned() for rank in self.ranks.values()])
+        needs = {
+            block.handle: _NEVER
+            for block in self.table
+            if block.state is BlockState.DECODED and block.handle not in pinned
+        }
         for rank in self.ranks.values():
-            for batch in rank.unsent:
-                for handle in batch.blocks:
-                    next_need.setdefault(handle, batch.ordinal)
-        held = [block for block in self.table if block.state is BlockState.DECODED]
-        latest = max(held, key=lambda block: next_need.get(block.handle, 1 << 62), default=None)
-        if latest is None or next_need.get(latest.handle, 1 << 62) <= first_need:
+            left = set(needs)
+            for distance, batch in rank.distances():
+                for handle in left.intersection(batch.blocks):
+                    needs[handle] = min(needs[handle], (distance, rank.served_at))
+                    left.discard(handle)
+                if not left:
+                    break
+        latest = max(needs, key=lambda handle: (needs[handle], handle), default=None)
+        if latest is None or needs[latest] <= need:
             return False
-        latest.move("evict")
+        block = self.table[latest]
+        self.slots.release(self.table.vacate(block))
+        self.table.move(block, "evict")
         self.blocks_evicted += 1
-        self.slots.release(self.table.vacate(latest))
-        for rank in self.ranks.values():
-            for batch in rank.unsent:
-                if latest.handle in batch.blocks:
-                    batch.missing += 1
-                    latest.waiters.append(batch)
-        if latest.waiters:
-            latest.first_need = latest.waiters[0].ordinal
-            heapq.heappush(self._waiting, (latest.first_need, latest.handle))
+        self._want_again(block)
         return True
 
     # ---- invariants ------------------------------------------------------------------------------------------------
@@ -414,31 +422,42 @@ class LoaderState:
             AssertionError: One does not hold, with the story.
         """
         self.slots.validate()
+        self._validate_blocks()
+        for rank in self.ranks.values():
+            assert rank.num_ungathered == len(rank.sent)
+            assert rank.num_planned - rank.num_sent == len(rank.unsent)
+            assert rank.unsent_rows == sum(len(batch.rows) for batch in rank.unsent)
+            for batch in rank.sent:
+                assert all(self.table[handle].state is BlockState.DECODED for handle in batch.blocks)
+            for _, batch in rank.distances():
+                for block in map(self.table.__getitem__, batch.blocks):
+                    wanted = block.state is not BlockState.WAITING or rank.wants(block)
+                    assert wanted, f"batch {batch.number} lacks a block that is not queued: {block.told()}"
+
+    def _validate_blocks(self) -> None:
+        claims: Counter[int] = Counter()
+        for rank in self.ranks.values():
+            for batch in (*rank.sent, *rank.unsent):
+                claims.update(batch.closes)
+            claims.update(rank.plan.open_handles())
         held: dict[int, int] = {}
-        issued: dict[int, int] = {}
+        issued: dict[int, int | None] = {}
         for block in self.table:
-            story = f"{block.key}: {list(block.story)}"
+            told = block.told
             has_slot = block.state in (BlockState.ISSUED, BlockState.ORPHANED, BlockState.DECODED)
-            assert (block.slot is not None) == has_slot, story
+            assert (block.slot is not None) == has_slot == (self.table.arena_bases[block.handle] >= 0), told()
             if block.slot is not None:
-                assert held.setdefault(block.slot, block.handle) == block.handle, f"slot {block.slot} twice; {story}"
-                assert self.table.arena_bases[block.handle] >= 0, story
-            assert (block.claims > 0) == (block.state is not BlockState.ORPHANED), story
+                assert held.setdefault(block.slot, block.handle) == block.handle, f"slot {block.slot} twice; {told()}"
+            assert (block.claims > 0) == (block.state is not BlockState.ORPHANED), told()
+            assert block.claims == claims[block.handle], f"{block.claims} claims, not {claims[block.handle]}; {told()}"
             if block.state in (BlockState.ISSUED, BlockState.ORPHANED):
-                assert block.worker is not None, story
                 issued[block.handle] = block.worker
-            assert block.state is not BlockState.DECODED or not block.waiters, story
+            assert (block.handle in self.table.undecoded) == (block.state is not BlockState.DECODED), told()
+            assert (block.handle in self.table.refused) == (block.state is BlockState.REFUSED), told()
+        assert claims.keys() <= {block.handle for block in self.table}, "claims on blocks that are gone"
         assert len(held) + self.slots.num_free == self.slots.num_slots, "slots are lost"
         queued = {handle: w.worker for w in self.workers.values() for handle in w.queue}
         assert queued == issued, f"queues {queued} != issued {issued}"
-        for rank in self.ranks.values():
-            assert rank.num_sent - rank.num_gathered == len(rank.sent)
-            assert rank.num_planned - rank.num_sent == len(rank.unsent)
-            for batch in rank.unsent:
-                lacking = sum(self.table[handle].state is not BlockState.DECODED for handle in batch.blocks)
-                assert batch.missing == lacking, f"batch {batch.number}: {batch.missing} != {lacking}"
-            for batch in rank.sent:
-                assert all(self.table[handle].state is BlockState.DECODED for handle in batch.blocks)
 
 
 def _last_unit(block: Block) -> tuple[int, int, int]:

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 import loader_processes
-import shard_writer
 from o41td import BatchStream, BatchStreamConfig, open_batch_stream
-
-
-@pytest.fixture(scope="module")
-def module_shards(tmp_path_factory: pytest.TempPathFactory) -> shard_writer.ShardWriter:
-    """As `write_shards`, for streams that the tests of a file share."""
-    return shard_writer.ShardWriter(tmp_path_factory.mktemp("shards"))
 
 
 @pytest.fixture

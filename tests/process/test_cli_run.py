@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import o41td as o41td_package
 import shard_writer
 from command_line import DEADLINE_S, command, o41td, o41td_on_a_terminal, toml_config
 
@@ -163,6 +164,24 @@ def test_ctrl_c_saves_and_says_so_in_one_line(endless: Path, tmp_path: Path) -> 
     assert "Traceback" not in err
     rest = o41td("run", endless, "--resume", saved, "--batches", "4", "--json")
     assert last_line_of(rest.out)["rows"] == 40
+
+
+def test_damaged_data_is_an_error_behind_the_last_good_batch(
+    tmp_path: Path, write_shards: shard_writer.ShardWriter
+) -> None:
+    """Ten batches of a good shard arrive, then exit 1 names the bad one, and the checkpoint stands between them."""
+    good, bad = write_shards([80, 80], row_group_rows=80)
+    damaged = bytearray(bad.read_bytes())
+    damaged[4:200] = bytes(196)  # the first column's pages begin behind the magic
+    bad.write_bytes(damaged)
+    stage = {"batch_size": 8, "sources": [("web", [good, bad], 1.0)]}
+    config = toml_config(tmp_path / "c.toml", [stage], threads=1, block_rows=80)
+    saved = tmp_path / "saved.json"
+    done = o41td("run", config, "--json", "--checkpoint", saved)
+    assert (done.code, done.out) == (1, "")
+    assert str(bad) in done.err
+    assert "Traceback" not in done.err
+    assert o41td_package.Checkpoint.load(saved).batches_yielded == 10
 
 
 def test_a_reader_that_leaves_is_no_error(curriculum: Path) -> None:

@@ -16,9 +16,16 @@ from o41td.errors import StorageError
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample, written once for this file."""
+    """The sample, written once for this file by a process that counts shards and must not import pyarrow."""
     folder = tmp_path_factory.mktemp("sample") / "demo"
-    write_demo_data(folder)
+    code = (
+        "import sys; from o41td.demo import write_demo_data, demo_config\n"
+        f"counted = []; write_demo_data({str(folder)!r}, on_shard=counted.append); demo_config({str(folder)!r})\n"
+        f"assert counted == list(range(1, {DEMO_SHARDS} + 1)), counted\n"
+        "assert 'pyarrow' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
     return folder
 
 
@@ -48,25 +55,20 @@ def test_a_second_call_writes_nothing(sample: Path) -> None:
     assert list(sample.parent.iterdir()) == [sample]
 
 
-def test_everyone_has_the_same_rows(sample: Path, tmp_path: Path) -> None:
-    """Written again elsewhere, every shard has the same bytes, and progress counted each."""
-    counted: list[int] = []
-    write_demo_data(tmp_path / "again", on_shard=counted.append)
-    assert counted == list(range(1, DEMO_SHARDS + 1))
-    for path in sample.rglob("*.parquet"):
-        assert digest_of(path) == digest_of(tmp_path / "again" / path.relative_to(sample))
-
-
-def test_a_killed_writer_leaves_no_half_sample(tmp_path: Path) -> None:
-    """Killed in the middle, the folder is absent, and the next call makes it whole."""
-    code = f"from o41td.demo import write_demo_data; write_demo_data({str(tmp_path / 'demo')!r}, on_shard=print)"
+def test_a_killed_writer_leaves_no_half_sample_and_the_next_has_the_same_rows(sample: Path, tmp_path: Path) -> None:
+    """Killed in the middle the folder is absent; the next call makes it whole, every shard with the same bytes."""
+    again = tmp_path / "demo"
+    code = f"from o41td.demo import write_demo_data; write_demo_data({str(again)!r}, on_shard=print)"
     with subprocess.Popen([sys.executable, "-uc", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("1")
         process.kill()
-    assert not (tmp_path / "demo").exists()
-    write_demo_data(tmp_path / "demo")
-    assert len(list((tmp_path / "demo").rglob("*.parquet"))) == DEMO_SHARDS
+    assert not again.exists()
+    write_demo_data(again)
+    shards = list(sample.rglob("*.parquet"))
+    assert len(shards) == DEMO_SHARDS
+    for path in shards:
+        assert digest_of(path) == digest_of(again / path.relative_to(sample))
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
@@ -75,17 +77,6 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=str(tmp_path)):
         write_demo_data(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_writing_it_leaves_pyarrow_out_of_this_process(tmp_path: Path) -> None:
-    """A trainer that writes the sample has not imported pyarrow by it."""
-    code = (
-        "import sys; from o41td.demo import write_demo_data, demo_config\n"
-        f"write_demo_data({str(tmp_path / 'demo')!r}); demo_config({str(tmp_path / 'demo')!r})\n"
-        "assert 'pyarrow' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_its_config_is_a_curriculum_of_two_stages(sample: Path) -> None:

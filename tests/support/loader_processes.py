@@ -146,6 +146,18 @@ def stat(path, *arguments, **keys):
 
 
 os.stat = stat
+
+_getuid = os.getuid
+
+
+def getuid():
+    act = _due("getuid")
+    if act:
+        _do(act)
+    return _getuid()
+
+
+os.getuid = getuid
 '''
 
 
@@ -168,7 +180,8 @@ class FaultyHost:
     def order(self, shard: str, act: str, *, times: int = 1_000_000, module: str = "o41td.workers") -> None:
         """From now on, processes of `module` that look at the shard of this file name do `act`, so many times in all.
 
-        `act` is a signal's name, "exit" (with code 0), "raise" or "sleep:SECONDS"; `shard` may be "start".
+        `act` is a signal's name, "exit" (with code 0), "raise" or "sleep:SECONDS". In place of a shard, "start" is the
+        start of a process, and "getuid" a coordinator's step between its answer to the trainer and its first order.
         """
         partial = self.folder / f"{shard}.partial"
         partial.write_text(f"{module} {act} {times}")

@@ -1,0 +1,108 @@
+"""One rank's flow of batches: planned, sent, gathered; and the blocks it waits for, in the order of its need.
+
+How urgent a block is to a rank is the distance of the first unsent batch that needs it: 0 for the next batch of a rank that
+has nothing in hand. Such a rank starves: its trainer waits, and with it, in step, perhaps those of all other ranks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from o41td.coordinator.block_table import Block, BlockState
+from o41td.coordinator.events import BatchPlan, PlannedBatch
+
+__all__ = ["RankState"]
+
+
+@dataclass(slots=True)
+class RankState:
+    """`unsent` batches are planned, `sent` ones are with the consumer; counts are of this generation.
+
+    `served_at` numbers the rank's last message with batches among those of all ranks: of two ranks that starve, the one
+    served longer ago comes first. `told_failure`: the next batch cannot be had, nothing more is planned, decoded or sent.
+    """
+
+    rank: int
+    generation: int
+    plan: BatchPlan
+    served_at: int
+    unsent: deque[PlannedBatch] = field(default_factory=deque)
+    sent: deque[PlannedBatch] = field(default_factory=deque)
+    unsent_rows: int = 0
+    num_planned: int = 0
+    num_sent: int = 0
+    num_gathered: int = 0
+    plan_ended: bool = False
+    told_end: bool = False
+    told_failure: bool = False
+    # Blocks that wait for a worker: a heap of (ordinal of the first batch that needs it, tie-break, block). An entry is
+    # stale once the batch is sent or the block waits no more. `_queued` has the ordinal of each block's latest entry.
+    _queue: list[tuple[int, int, Block]] = field(default_factory=list)
+    _queued: dict[Block, int] = field(default_factory=dict)
+    _num_queued: int = 0
+
+    @property
+    def num_ungathered(self) -> int:
+        """Batches that the consumer may still be reading in the arena."""
+        return self.num_sent - self.num_gathered
+
+    @property
+    def num_wanted(self) -> int:
+        """About how many blocks wait for a worker; never less than there are."""
+        return len(self._queue)
+
+    def expect(self, batch: PlannedBatch) -> None:
+        """Takes a planned batch in."""
+        batch.ordinal = self.num_planned
+        self.num_planned += 1
+        self.unsent.append(batch)
+        self.unsent_rows += len(batch.rows)
+
+    def want(self, block: Block, ordinal: int) -> None:
+        """Queues a block that waits for a worker; `ordinal` is the first unsent batch that needs it."""
+        if self._queued.get(block, -1) < self.num_sent:
+            self._push(block, ordinal)
+
+    def want_again(self, block: Block) -> None:
+        """Queues a block that has lost its worker or its slot, if an unsent batch needs it."""
+        for batch in self.unsent:
+            if block.handle in batch.blocks:
+                self._push(block, batch.ordinal)
+                return
+
+    def _push(self, block: Block, ordinal: int) -> None:
+        heapq.heappush(self._queue, (ordinal, self._num_queued, block))
+        self._num_queued += 1
+        self._queued[block] = ordinal
+
+    def first_wanted(self) -> tuple[int, Block] | None:
+        """Returns the block that is most urgent of those that wait for a worker, and how far away its batch is."""
+        if self.told_failure:
+            return None
+        while self._queue:
+            ordinal, _, block = self._queue[0]
+            if ordinal >= self.num_sent and block.state is BlockState.WAITING:
+                return ordinal - self.num_sent + self._first_distance, block
+            heapq.heappop(self._queue)
+            if self._queued.get(block) == ordinal:
+                del self._queued[block]
+        return None
+
+    def wants(self, block: Block) -> bool:
+        """Returns whether the block is in the queue with an entry that is not stale."""
+        return any(block is other and ordinal >= self.num_sent for ordinal, _, other in self._queue)
+
+    def distances(self) -> Iterator[tuple[int, PlannedBatch]]:
+        """Returns the unsent batches with their distances; none where a failure has ended it."""
+        return iter(()) if self.told_failure else enumerate(self.unsent, start=self._first_distance)
+
+    @property
+    def _first_distance(self) -> int:
+        return 1 if self.sent else 0
+
+    def pinned(self) -> set[int]:
+        """Returns the handles of the blocks that the consumer may still be reading."""
+        return set().union(*[batch.blocks for batch in self.sent])

@@ -1,0 +1,134 @@
+"""A training process that dies, however and whenever: nothing of it is left, and the next one starts as ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from leaks import shared_memory_names
+from loader_processes import children_running, run_python, wait_until
+from stream_reference import stage_of, stream_config
+
+_JOB = """
+import sys
+from o41td import BatchStreamConfig, open_batch_stream
+
+stream = open_batch_stream(BatchStreamConfig.load(sys.argv[1]))
+batches = int(sys.argv[2])
+for number, batch in enumerate(stream):
+    if number == batches:
+        print("there", flush=True)
+print("end", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def config_file(write_shards, tmp_path):
+    """An endless shuffled stream."""
+    config = stream_config(stage_of(write_shards([400] * 4), buffer_rows=128, infinite=True), threads=2, block_rows=50)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config.to_document()))
+    return path
+
+
+def _started(config_file, batches: int = 0) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _JOB, str(config_file), str(batches)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+    )  # fmt: skip
+
+
+def _assert_all_gone(processes: list[psutil.Process], names: set[str]) -> None:
+    """A private loader ends and frees everything within 2 s (here: 5, on a busy host)."""
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not alive
+    assert shared_memory_names() <= names
+
+
+@pytest.mark.parametrize("when", ["opening", "workers starting", "first batch", "middle"])
+def test_a_killed_trainer_takes_its_loader_with_it(config_file, when):
+    """H3: SIGKILL of the trainer alone: coordinator and workers go, /dev/shm is as before, nothing is said."""
+    names = shared_memory_names()
+    process = _started(config_file, batches=300 if when == "middle" else 0)
+    with process:
+        if when == "opening":
+            wait_until(lambda: children_running("o41td.coordinator", of=process.pid), "no coordinator was started")
+        elif when == "workers starting":
+            wait_until(lambda: len(children_running("o41td.workers", of=process.pid)) == 2, "no workers were started")
+        else:
+            assert process.stdout.readline() == "there\n"
+        loader = psutil.Process(process.pid).children(recursive=True)
+        assert loader
+        process.kill()
+        process.wait()
+        _assert_all_gone(loader, names)
+        assert process.stderr.read() == ""
+
+
+def test_a_killed_group_leaves_nothing_and_the_next_start_works(config_file):
+    """H3: SIGKILL of the whole group, then the same job again."""
+    names = shared_memory_names()
+    for _ in range(2):
+        with _started(config_file) as process:
+            assert process.stdout.readline() == "there\n"
+            loader = psutil.Process(process.pid).children(recursive=True)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            _assert_all_gone(loader, names)
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("sys.exit(3)", 3),
+        ("os._exit(4)", 4),
+        ("raise ValueError('the job is wrong')", 1),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -15),
+        ("os.abort()", -6),
+    ],
+)
+def test_a_trainer_that_leaves_without_closing_leaves_nothing(config_file, how, code):
+    """No close(), no with: exit, os._exit, an exception, SIGTERM and abort all end the loader; stderr has only their own."""
+    names = shared_memory_names()
+    script = (
+        "import os, signal, sys, psutil\nfrom o41td import BatchStreamConfig, open_batch_stream\n"
+        "stream = open_batch_stream(BatchStreamConfig.load(sys.argv[1]))\nstream.next()\n"
+        "print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)\n" + how
+    )
+    ended = run_python("-c", script, str(config_file))
+    pids = [int(word) for word in ended.out.split()]
+    assert len(pids) == 3
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the loader lives on", deadline_s=5)
+    assert shared_memory_names() <= names
+    assert ended.code == code
+    assert ended.err.count("Traceback") == ("raise" in how)
+    assert "raise" in how or ended.err == ""
+
+
+def test_a_forked_child_that_outlives_the_trainer_does_not_hold_the_loader(config_file):
+    """A DataLoader-like fork that sleeps on when the trainer is killed: the loader ends all the same."""
+    script = (
+        "import os, sys, time, psutil\nfrom o41td import BatchStreamConfig, open_batch_stream\n"
+        "stream = open_batch_stream(BatchStreamConfig.load(sys.argv[1]))\nstream.next()\n"
+        "loader = [p.pid for p in psutil.Process().children(recursive=True)]\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    sys.stdin.read()\n"
+        "    os._exit(0)\n"
+        "print(*loader, flush=True)\nos.waitpid(child, 0)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(config_file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == 3
+        process.kill()
+        process.wait()
+        wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the fork keeps the loader alive", deadline_s=5)

@@ -1,0 +1,155 @@
+"""Workers that are killed, crash, leave or hang: the same bytes come, or an error that names the block."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from loader_processes import children_running, is_gone, wait_until, worker_pids
+from o41td import CoordinatorError, CorruptDataError, WorkerCrashError, open_batch_stream
+from stream_reference import Reference, ids_of, stage_of, stream_config
+
+
+@pytest.fixture
+def config(write_shards):
+    """A shuffled set of 12 shards in small slots, read by two workers."""
+    return stream_config(stage_of(write_shards([50] * 12), batch_size=10, buffer_rows=100), threads=2, block_rows=16)
+
+
+def test_a_worker_killed_at_any_time_costs_no_byte(config, open_stream):
+    """C1: SIGKILL and SIGSEGV of one worker and of both, before the first batch, midway and behind the last."""
+    reference = Reference(config)
+    stream = open_stream(config)
+    for moment, number, victims in (
+        (0, signal.SIGKILL, (0,)),
+        (17, signal.SIGSEGV, (1,)),
+        (30, signal.SIGKILL, (0, 1)),
+        (60, signal.SIGKILL, (0,)),
+    ):
+        stream.seek(0)
+        for at in range(moment):
+            reference.check(stream.next(), number=at)
+        pids = worker_pids(stream)
+        for victim in victims:
+            os.kill(pids[victim], number)
+        reference.check_rest(stream, position=moment)
+        wait_until(lambda pids=pids, victims=victims: all(is_gone(pids[v]) for v in victims), "a dead worker is not reaped")
+        wait_until(lambda pids=pids: len(set(worker_pids(stream)) | set(pids)) > 2, "no worker was started anew")
+    assert stream.stats()["coordinator_restarts"] == 0
+    assert sum(worker["restarts"] for worker in stream.stats()["workers"]) == 5
+    assert len(children_running("o41td.workers")) == 2
+
+
+def test_workers_killed_again_and_again_while_it_runs(config, open_stream):
+    """Six kills at moments of the run's own, of whichever worker lives: the whole sequence is right."""
+    reference = Reference(config)
+    stream = open_stream(config)
+    for at in range(60):
+        if at % 10 == 3:
+            living = children_running("o41td.workers")
+            if living:
+                living[at // 10 % len(living)].kill()
+        reference.check(stream.next(), number=at)
+    assert stream.next() is None
+    assert stream.stats()["coordinator_restarts"] == 0
+
+
+@pytest.mark.parametrize("act", ["SIGKILL", "SIGSEGV", "exit", "raise"])
+def test_a_worker_that_dies_once_of_a_shard_is_replaced(write_shards, faulty_host, open_stream, act):
+    """Killed, crashed, gone with exit code 0, and an exception that nobody expected: once or twice is forgiven."""
+    stream = open_stream(stream_config(stage_of(write_shards([16] * 4)), block_rows=16))
+    assert len(list(stream)) == 8
+    faulty_host.order("part-00001.parquet", act, times=2)
+    stream.seek(0)
+    assert ids_of(list(stream)) == list(range(64))
+    assert [worker["restarts"] for worker in stream.stats()["workers"]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [("SIGKILL", {"signal": 9}), ("SIGSEGV", {"signal": 11}), ("exit", {"exit_code": 0}), ("raise", {"exit_code": 1})],
+)
+def test_a_shard_that_always_kills_its_worker_is_an_error_naming_it(write_shards, faulty_host, open_stream, act, expected):
+    """Three deaths of a block: every batch before it arrives, then WorkerCrashError; others go on behind it."""
+    paths = write_shards([16] * 4)
+    stream = open_stream(stream_config(stage_of(paths), block_rows=16))
+    assert len(list(stream)) == 8
+    faulty_host.order("part-00001.parquet", act)
+    stream.seek(0)
+    ids = []
+    with pytest.raises(WorkerCrashError) as caught:
+        for batch in stream:
+            ids.extend(batch["id"].tolist())
+    assert ids == list(range(16))
+    error = caught.value
+    assert (error.source, error.shard, error.row_group) == ("stage0/source0", str(paths[1]), 0)
+    assert {"signal": error.signal, "exit_code": error.exit_code} == {"signal": None, "exit_code": None} | expected
+    assert error.attempts == 3
+    assert str(paths[1]) in str(error)
+    with pytest.raises(WorkerCrashError):
+        stream.next()
+    assert stream.checkpoint().batches_yielded == 2
+    stream.seek(4)
+    assert ids_of(list(stream)) == list(range(32, 64))
+
+
+def test_a_worker_that_stops_is_replaced(write_shards, faulty_host, open_stream):
+    """C5: SIGSTOP in the middle of a shard, with stall_timeout_s=2: the block is issued anew, the stopped one killed."""
+    stream = open_stream(stream_config(stage_of(write_shards([16] * 3)), block_rows=16, stall_timeout_s=2))
+    assert len(list(stream)) == 6
+    stopped = worker_pids(stream)[0]
+    faulty_host.order("part-00001.parquet", "SIGSTOP", times=1)
+    stream.seek(0)
+    assert ids_of(list(stream)) == list(range(48))
+    assert is_gone(stopped)
+
+
+def test_a_short_stall_timeout_does_not_hit_workers_that_start(write_shards, open_stream):
+    """stall_timeout_s=0.2 is about work given out; a worker needs longer than that to import what it needs."""
+    stream = open_stream(stream_config(stage_of(write_shards([16])), stall_timeout_s=0.2))
+    assert ids_of(list(stream)) == list(range(16))
+    os.kill(worker_pids(stream)[0], signal.SIGKILL)
+    stream.seek(0)
+    assert ids_of(list(stream)) == list(range(16))
+
+
+def test_a_worker_killed_while_it_reads_a_footer_is_replaced(write_shards, faulty_host, open_stream):
+    """At open, one death over a footer is forgiven; a shard whose footer always kills is refused by name."""
+    paths = write_shards([16] * 3)
+    faulty_host.order("part-00001.parquet", "SIGKILL", times=1)
+    assert ids_of(list(open_stream(stream_config(stage_of(paths))))) == list(range(48))
+    other = write_shards([16] * 3, name="other")
+    faulty_host.order("part-00001.parquet", "SIGSEGV")
+    with pytest.raises(CorruptDataError) as caught:
+        open_batch_stream(stream_config(stage_of(other)))
+    assert caught.value.shard == str(other[1])
+
+
+def test_workers_that_cannot_start_are_an_error_with_their_last_words(write_shards, faulty_host):
+    """A worker that raises at its start, every time: CoordinatorError soon, with the traceback, and nothing left."""
+    faulty_host.order("start", "raise")
+    with pytest.raises(CoordinatorError, match="workers cannot be started"):
+        open_batch_stream(stream_config(stage_of(write_shards([16]))))
+
+
+def test_a_worker_that_dies_at_its_start_once_is_started_again(write_shards, faulty_host, open_stream):
+    """Killed while it starts, once: the stream opens all the same."""
+    faulty_host.order("start", "SIGKILL", times=1)
+    stream = open_stream(stream_config(stage_of(write_shards([16]))))
+    assert ids_of(list(stream)) == list(range(16))
+    assert faulty_host.times_done("start") == 2
+
+
+def test_close_does_not_wait_for_a_worker_that_hangs(write_shards, faulty_host, open_stream):
+    """SIGSTOPped worker, default stall timeout of 120 s: close() ends it at once."""
+    stream = open_stream(stream_config(stage_of(write_shards([16]))))
+    list(stream)
+    faulty_host.order("part-00000.parquet", "SIGSTOP")
+    stream.seek(0)
+    wait_until(lambda: faulty_host.times_done("part-00000.parquet"), "the worker has not stopped")
+    loader = psutil.Process().children(recursive=True)
+    stream.close()
+    assert not any(process.is_running() for process in loader)

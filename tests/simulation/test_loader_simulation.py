@@ -1,0 +1,32 @@
+"""Thousands of loaders' lives, each from a seed.
+
+`O41TD_SIMULATION_SEED=123 pytest tests/simulation` runs one again, `O41TD_SIMULATION_RUNS=100000` runs more.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from loader_simulation import Simulation, SimulationFailed, shortest_failure
+
+RUNS = int(os.environ.get("O41TD_SIMULATION_RUNS", "2000"))
+FIRST = os.environ.get("O41TD_SIMULATION_SEED")
+SEEDS = range(int(FIRST), int(FIRST) + 1) if FIRST else range(RUNS)
+PARTS = min(8, len(SEEDS))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_life_of_a_loader_ends_well(part):
+    """Whatever dies, stalls, moves or comes late: each batch holds the order's records, invariants hold, all ends."""
+    batches = 0
+    start, stop = len(SEEDS) * part // PARTS, len(SEEDS) * (part + 1) // PARTS
+    for seed in SEEDS[start:stop]:
+        simulation = Simulation(seed)
+        try:
+            simulation.run()
+        except SimulationFailed as failed:
+            raise shortest_failure(seed, simulation.chaos) or failed from None
+        batches += simulation.batches_checked
+    assert batches >= stop - start

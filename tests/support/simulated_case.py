@@ -1,0 +1,122 @@
+"""What a simulated loader serves: tiny stages, and what the order says of each of their batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from random import Random
+
+from o41td.coordinator.block_table import BlockTable
+from o41td.coordinator.rank_plan import RankPlan
+from o41td.index import SourceIndex
+from o41td.order import StageOrder
+from source_cases import Record, make_source, records_of_batch
+
+__all__ = ["SimulatedCase", "SimulatedStage", "case_of"]
+
+_HORIZON = 20
+
+
+@dataclass(frozen=True)
+class SimulatedStage:
+    """A stage; of an infinite one only the batches below `num_batches` are ever asked for."""
+
+    number: int
+    order: StageOrder
+    sources: list[SourceIndex]
+    resident: frozenset[int]
+
+    @cached_property
+    def num_batches(self) -> int:
+        """Batches that ranks take."""
+        return min(_HORIZON, self.order.num_batches if self.order.num_batches is not None else _HORIZON)
+
+    @cached_property
+    def records(self) -> list[list[Record]]:
+        """The records of each batch, straight from the order."""
+        return [records_of_batch(self.order, self.sources, number) for number in range(self.num_batches)]
+
+    def plan(
+        self, table: BlockTable, block_rows: int, *, position: int, rank: int, world_size: int, burst_rows: int
+    ) -> RankPlan:
+        """A rank's plan from a place on."""
+        return RankPlan(
+            self.order,
+            self.sources,
+            stage=self.number,
+            position=position,
+            global_batch=position,
+            rank=rank,
+            world_size=world_size,
+            block_rows=block_rows,
+            resident=self.resident,
+            table=table,
+            burst_rows=burst_rows,
+        )
+
+
+@dataclass(frozen=True)
+class SimulatedCase:
+    """The stages of one loader. `bad_units` cannot be decoded, `deadly_units` kill their worker: (stage, source, unit)."""
+
+    stages: list[SimulatedStage]
+    block_rows: int
+    bad_units: frozenset[tuple[int, int, int]]
+    deadly_units: frozenset[tuple[int, int, int]]
+
+    @cached_property
+    def most_blocks(self) -> int:
+        """Blocks of the batch that has most: the fewest slots with which a rank can be served."""
+        most = 1
+        for stage in self.stages:
+            table = BlockTable(self.block_rows)
+            plan = stage.plan(table, self.block_rows, position=0, rank=0, world_size=1, burst_rows=1)
+            number = -1
+            while number + 1 < stage.num_batches:
+                for batch in plan.next_batches():
+                    most, number = max(most, len(batch.blocks)), batch.number
+        return most
+
+
+@lru_cache(maxsize=64)
+def case_of(seed: int) -> SimulatedCase:
+    """The case that a seed stands for."""
+    random = Random(seed)
+    stages = [_stage_of(random, number) for number in range(random.choice([1, 1, 2]))]
+    units = [
+        (stage.number, source.source, unit)
+        for stage in stages
+        for source in stage.sources
+        for unit in range(len(source.unit_rows))
+    ]
+    return SimulatedCase(
+        stages=stages,
+        block_rows=random.randint(1, 5),
+        bad_units=frozenset(random.sample(units, 1) if random.random() < 0.2 else ()),
+        deadly_units=frozenset(random.sample(units, 1) if random.random() < 0.15 else ()),
+    )
+
+
+def _stage_of(random: Random, number: int) -> SimulatedStage:
+    infinite = random.random() < 0.4
+    sources = [
+        make_source(
+            [[random.randint(0, 7) for _ in range(random.randint(1, 3))] for _ in range(random.randint(1, 3))] + [[3]],
+            stage=number,
+            source=source,
+        )
+        for source in range(random.randint(1, 3))
+    ]
+    order = StageOrder(
+        seed=random.randint(0, 99),
+        stage_index=number,
+        unit_rows=[source.unit_rows for source in sources],
+        weights=[random.choice([1.0, 2.0]) for _ in sources],
+        batch_size=random.randint(1, 5),
+        buffer_rows=random.choice([0, 2, 6, 12]),
+        infinite=infinite,
+        drop_last=random.random() < 0.3,
+        lanes=random.randint(1, 3),
+    )
+    resident = frozenset(source.source for source in sources if infinite and random.random() < 0.5)
+    return SimulatedStage(number, order, sources, resident)

@@ -1,0 +1,45 @@
+"""Sources made of row counts alone, and the slow, plain way from a batch to its records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from o41td.coordinator.block_table import BlockTable
+from o41td.index import ShardEntry, ShardUnits, SourceIndex, index_source
+from o41td.order import StageOrder
+
+__all__ = ["Record", "make_source", "records_of_batch", "records_of_block"]
+
+Record = tuple[int, int, int]
+
+
+def make_source(shards: Sequence[Sequence[int]], *, stage: int = 0, source: int = 0) -> SourceIndex:
+    """A source of which `shards[k]` are the rows of shard k's units."""
+    made = []
+    for number, units in enumerate(shards):
+        rows = np.array(units, np.int64)
+        entry = ShardEntry(uri=f"{source}/{number}", rows=int(rows.sum()), size_bytes=1, mtime_ns=0, version="v")
+        made.append(ShardUnits(entry=entry, rows=rows, decoded_bytes=8 * rows, compressed_bytes=4 * rows))
+    return index_source(stage=stage, source=source, name=f"source {source}", shards=made)
+
+
+def records_of_batch(order: StageOrder, sources: Sequence[SourceIndex], batch: int) -> list[Record]:
+    """The (source, shard, row in shard) of each row of a batch, straight from the order."""
+    return [
+        (source, int(sources[source].unit_shard[unit]), int(sources[source].unit_first_row[unit]) + row)
+        for source, unit, row in zip(*(column.tolist() for column in order.coordinates(batch)), strict=True)
+    ]
+
+
+def records_of_block(table: BlockTable, sources: Sequence[SourceIndex], handle: int) -> list[Record]:
+    """The records that a worker puts into the slot of a block, in the order of its rows."""
+    block = table[handle]
+    index = sources[block.key.source]
+    records: list[Record] = []
+    for piece in block.planned.pieces:
+        assert len(records) == piece.block_row
+        shard, first = int(index.unit_shard[piece.unit]), int(index.unit_first_row[piece.unit])
+        records += [(index.source, shard, first + row) for row in range(piece.row_start, piece.row_stop)]
+    return records
