@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from o41td.checkpoint import Checkpoint
+from o41td.checkpointing import carried_digest, cursor_of, refuse_order_version
 from o41td.config import BatchStreamConfig, StorageConfig
-from o41td.cursor import Cursor
 from o41td.errors import ConfigError
 from o41td.job import StreamJob, job_of
 from o41td.rank_info import check_rank
 from o41td.service import LoaderRequest, start_loader
-from o41td.stream import BatchStream, StreamStart, carried_digest, refuse_order_version
+from o41td.stream import BatchStream, StreamStart
 
 __all__ = ["open_batch_stream", "resume_batch_stream"]
 
@@ -93,7 +93,7 @@ def resume_batch_stream(
         for source in checkpoint.sources
     ]
     job = job_of(config, lanes=config.lanes or checkpoint.world_size, files=files)
-    start = StreamStart(Cursor(checkpoint.cursor), carried_digest(checkpoint, rank, world_size))
+    start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
     request = replace(_request_of(job, rank, world_size, storage), expected_sources=expected)
     return _open(config, request, start, progress)
 

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from o41td.batch import Batch
 from o41td.batch_buffers import StageBuffers
-from o41td.checkpoint import Checkpoint, SourceRecord, differences
+from o41td.checkpoint import Checkpoint
+from o41td.checkpointing import CheckpointMaker, carried_digest
 from o41td.config import BatchStreamConfig
 from o41td.cursor import Cursor
-from o41td.errors import CheckpointError, ConfigError, StreamClosedError
+from o41td.errors import ConfigError, StreamClosedError
 from o41td.feed import BatchFeed, Place
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
-from o41td.order import ORDER_VERSION
 from o41td.order_lookup import OrderLookup
 from o41td.service import Loader
 
@@ -69,7 +69,6 @@ class BatchStream:
         Raises:
             ConfigError: A stage has no batch for every rank.
         """
-        self._config = config
         self._job = job
         self._rank = rank
         self._world_size = world_size
@@ -85,6 +84,7 @@ class BatchStream:
         self._pid = os.getpid()
         self._lookup = OrderLookup(job, loader.sources)
         self._sources = self._lookup.sources
+        self._checkpoints = CheckpointMaker(config, job, self._lookup, rank=rank, world_size=world_size)
         self.notices = loader.notices
         for notice in loader.notices:
             logging.getLogger("o41td").warning("%s", notice)
@@ -101,6 +101,8 @@ class BatchStream:
         try:
             if is_fresh:
                 self._refuse_empty_stages()
+            else:
+                self._checkpoints.refuse_impossible(start.cursor)
             self._serve()
         except BaseException:
             self.close()
@@ -243,34 +245,7 @@ class BatchStream:
 
     def checkpoint(self) -> Checkpoint:
         """Returns where the stream is: everything handed out so far counts as consumed."""
-        cursor = self._cursor
-        return Checkpoint(
-            order_version=ORDER_VERSION,
-            config=self._config.to_document() | {"lanes": self._job.lanes},
-            sources=tuple(
-                SourceRecord(
-                    name=source.name,
-                    stage=source.stage,
-                    source=source.source,
-                    uris=tuple(shard.uri for shard in source.shards),
-                    rows=tuple(shard.rows for shard in source.shards),
-                    size_bytes=tuple(shard.size_bytes for shard in source.shards),
-                    versions=tuple(shard.version for shard in source.shards),
-                )
-                for stage in self._sources
-                for source in stage
-            ),
-            cursor=cursor.history,
-            batches_yielded=cursor.batches,
-            rows_yielded=sum(
-                self._lookup.order(stage).rows_before(cursor.stage_position(stage))
-                for stage in {stage for stage, _batches in cursor.history}
-            ),
-            epochs=self._epochs(),
-            order_digest=self._order_digest,
-            rank=self._rank,
-            world_size=self._world_size,
-        )
+        return self._checkpoints.checkpoint_at(self._cursor, self._order_digest)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the checkpoint as a plain JSON-able dict."""
@@ -284,34 +259,10 @@ class BatchStream:
         """
         self._check_usable()
         checkpoint = Checkpoint.from_document(state)
-        refuse_order_version(checkpoint)
-        differing = list(differences(checkpoint, self._config.to_document() | {"lanes": self._job.lanes}))
-        now = self.checkpoint()
-        for old, new in zip(checkpoint.sources, now.sources, strict=False):
-            differing.extend(_shard_differences(old, new))
-        if differing:
-            raise CheckpointError(
-                "this state is of another stream",
-                differences=differing,
-                advice="Open the stream with resume_batch_stream(checkpoint), or with the config it was taken under",
-            )
-        cursor = Cursor.from_record([list(run) for run in checkpoint.cursor])
+        self._checkpoints.refuse_other_stream(checkpoint)
+        cursor = self._checkpoints.cursor_of(checkpoint)
         self._order_digest = carried_digest(checkpoint, self._rank, self._world_size)
         self._move_to(cursor)
-
-    def _epochs(self) -> dict[str, int]:
-        """Whole epochs that each source has given, over all lanes."""
-        epochs = {}
-        for stage, sources in enumerate(self._sources):
-            position = self._cursor.stage_position(stage)
-            taken = (
-                self._lookup.order(stage).source_rows_before(position) if position else np.zeros(len(sources), np.int64)
-            )
-            for source in sources:
-                order = self._lookup.order(stage)
-                per_epoch = int(order.source_lane_rows[source.source].sum())
-                epochs[source.name] = int(taken[source.source]) // max(1, per_epoch)
-        return epochs
 
     @property
     def order_digest(self) -> int:
@@ -400,36 +351,6 @@ def _count_of(name: str, value: object) -> int:
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0:
         return int(value)
     raise ConfigError("this number does not make sense", problems=[(name, f"{value!r} is not an integer of 0 or more")])
-
-
-def refuse_order_version(checkpoint: Checkpoint) -> None:
-    """Refuses a checkpoint that was taken under another order.
-
-    Raises:
-        CheckpointError: Its ORDER_VERSION is not ours.
-    """
-    if checkpoint.order_version != ORDER_VERSION:
-        raise CheckpointError(
-            "the checkpoint was taken under another version of the order, so the rest of its rows would differ",
-            differences=[("order_version", checkpoint.order_version, ORDER_VERSION)],
-            advice="Resume with the o41td that wrote it, or start a new stream",
-        )
-
-
-def carried_digest(checkpoint: Checkpoint, rank: int, world_size: int) -> int:
-    """Returns the digest to go on from: the checkpoint's own for the rank that took it, else 0."""
-    return checkpoint.order_digest if (checkpoint.rank, checkpoint.world_size) == (rank, world_size) else 0
-
-
-def _shard_differences(old: SourceRecord, new: SourceRecord) -> Iterator[tuple[str, Any, Any]]:
-    where = f"sources[{new.name}]"
-    if len(old.uris) != len(new.uris):
-        yield f"{where}.shards", len(old.uris), len(new.uris)
-        return
-    for column in ("uris", "rows", "size_bytes", "versions"):
-        for uri, was, now in zip(new.uris, getattr(old, column), getattr(new, column), strict=True):
-            if was != now:
-                yield f"{where}.{column}[{uri}]", was, now
 
 
 _LIVE_FEEDS: weakref.WeakSet[BatchFeed] = weakref.WeakSet()

@@ -78,10 +78,9 @@ class PieceRuns:
         stop = np.minimum(cut + slice_rows[run], (self.row + self.rows)[run])
         return PieceRuns(self.x[run] + start - self.row[run], self.unit[run], start, stop - start)
 
-    def between(self, x_start: int, x_stop: int) -> PieceRuns:
-        """Returns those that begin in [x_start, x_stop)."""
-        first, stop = np.searchsorted(self.x, [x_start, x_stop]).tolist()
-        return PieceRuns(self.x[first:stop], self.unit[first:stop], self.row[first:stop], self.rows[first:stop])
+    def part(self, first: int, last: int) -> PieceRuns:
+        """Returns the pieces [first, last)."""
+        return PieceRuns(self.x[first:last], self.unit[first:last], self.row[first:last], self.rows[first:last])
 
     def pack(self, block_rows: int) -> list[tuple[int, int]]:
         """Returns the half-open ranges of pieces that make a block each: greedily as many as fit into `block_rows`.
@@ -97,20 +96,16 @@ class PieceRuns:
             first, before = last, int(ends[last - 1])
         return ranges
 
-    def block(self, first: int, last: int) -> PlannedBlock:
-        """Returns the block made of the pieces [first, last)."""
-        x_start = int(self.x[first])
+    def block(self) -> PlannedBlock:
+        """Returns the block made of these pieces."""
+        x_start = int(self.x[0])
         pieces = tuple(
-            BlockPiece(unit=unit, row_start=row, row_stop=row + rows, block_row=x - x_start)
+            BlockPiece(unit, row, row + rows, x - x_start)
             for x, unit, row, rows in zip(
-                self.x[first:last].tolist(),
-                self.unit[first:last].tolist(),
-                self.row[first:last].tolist(),
-                self.rows[first:last].tolist(),
-                strict=True,
+                self.x.tolist(), self.unit.tolist(), self.row.tolist(), self.rows.tolist(), strict=True
             )
         )
-        return PlannedBlock(x_start=x_start, x_stop=int(self.x[last - 1] + self.rows[last - 1]), pieces=pieces)
+        return PlannedBlock(x_start=x_start, x_stop=int(self.x[-1] + self.rows[-1]), pieces=pieces)
 
 
 class LaneBlocks:
@@ -126,10 +121,14 @@ class LaneBlocks:
 
     def next_block(self) -> PlannedBlock:
         """Returns the next block of the line; the line has no end, epochs follow each other."""
+        return next(self._blocks).block()
+
+    def next_pieces(self) -> PieceRuns:
+        """Returns the pieces of the next block."""
         return next(self._blocks)
 
-    def _blocks_from(self, x_start: int) -> Iterator[PlannedBlock]:
-        """Yields the blocks from the one that holds `x_start` on; each is made only when it is asked for."""
+    def _blocks_from(self, x_start: int) -> Iterator[PieceRuns]:
+        """Yields the pieces of each block, from the one that holds `x_start` on."""
         epoch, p = divmod(x_start, self._line.rows_per_epoch)
         group = p // self._group_rows
         pieces = self._pieces_of_group(epoch, group)
@@ -139,7 +138,7 @@ class LaneBlocks:
         while True:
             for first, last in pieces.pack(self._block_rows):
                 if pieces.x[last - 1] + pieces.rows[last - 1] > x_start:
-                    yield pieces.block(first, last)
+                    yield pieces.part(first, last)
             group += 1
             if group * self._group_rows >= self._line.rows_per_epoch:
                 epoch, group = epoch + 1, 0
@@ -157,7 +156,9 @@ class LaneBlocks:
         if reach > stop:
             pieces = self._runs(max(start - 1, base), reach)
         # A piece that holds row start - 1 begins before this stretch, wherever the clipping made it seem to begin.
-        return pieces.cut(self._unit_rows, self._block_rows).between(start, stop)
+        pieces = pieces.cut(self._unit_rows, self._block_rows)
+        first, last = np.searchsorted(pieces.x, [start, stop]).tolist()
+        return pieces.part(first, last)
 
     def _runs(self, x_start: int, x_stop: int) -> PieceRuns:
         runs = self._line.runs(x_start, x_stop)

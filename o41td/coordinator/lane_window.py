@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import BlockTable
-from o41td.coordinator.blocks import LaneBlocks, PlannedBlock
+from o41td.coordinator.blocks import LaneBlocks, PieceRuns
 from o41td.coordinator.events import BlockKey
 from o41td.coordinator.piece_table import PieceTable
 from o41td.index import SourceIndex
@@ -35,7 +35,7 @@ class LaneWindow:
         """Opens behind the first `count` rows of the lane's rows of this source."""
         self._index = index
         self._lane = lane
-        self._blocks_table = table
+        self._table = table
         line = order.lane_line(index.source, lane)
         reach = order.buffer_rows if order.buffer_rows > 1 else 0
         epoch_x = count // line.rows_per_epoch * line.rows_per_epoch
@@ -93,44 +93,44 @@ class LaneWindow:
     def _enter(self, x_stop: int) -> None:
         entered = []
         while self._x_stop < x_stop:
-            block = self._blocks.next_block()
-            self._x_stop = block.x_stop
-            entered.append(block)
-        starts = np.array([block.x_start for block in entered], np.int64)
-        stops = np.array([block.x_stop for block in entered], np.int64)
-        left = stops - starts - (np.searchsorted(self._came, stops) - np.searchsorted(self._came, starts))
+            pieces = self._blocks.next_pieces()
+            self._x_stop = int(pieces.x[-1] + pieces.rows[-1])
+            entered.append(pieces)
+        x, unit, row, rows = (
+            np.concatenate(columns) for columns in zip(*[(p.x, p.unit, p.row, p.rows) for p in entered], strict=True)
+        )
+        starts = np.array([pieces.x[0] for pieces in entered], np.int64)
+        stops = np.append(starts[1:], self._x_stop)
+        left = stops - starts - np.diff(np.searchsorted(self._came, np.append(starts, self._x_stop)))
         left -= np.clip(self._all_came_below - starts, 0, stops - starts)
         handles = [
-            self._blocks_table.claim(BlockKey(self._index.stage, self._index.source, self._lane, block.x_start), block)
-            if rows_left
-            else -1
-            for block, rows_left in zip(entered, left.tolist(), strict=True)
+            self._claim(pieces) if rows_left else -1
+            for pieces, rows_left in zip(entered, left.tolist(), strict=True)
         ]
-        pieces = [piece for block in entered for piece in block.pieces]
-        unit = np.array([piece.unit for piece in pieces], np.int64)
-        row = np.array([piece.row_start for piece in pieces], np.int64)
-        rows = np.array([piece.row_stop for piece in pieces], np.int64) - row
-        block = np.repeat(np.arange(len(entered)), [len(block.pieces) for block in entered])
-        piece_x = starts[0] + np.cumsum(rows) - rows
-        self._note_rows(entered[0], rows)
+        block = np.repeat(np.arange(len(entered)), [len(pieces.x) for pieces in entered])
+        self._note_rows(int(starts[0]), rows)
         entered_pieces = PieceTable(
             handles=np.array(handles, np.int64),
             block=block,
             to_block_row=-starts[block],
             shard=self._index.unit_shard[unit].astype(np.int64),
-            to_shard_row=self._index.unit_first_row[unit] + row - piece_x,
+            to_shard_row=self._index.unit_first_row[unit] + row - x,
         )
         self.pieces = PieceTable.joined([self.pieces, entered_pieces])
         self._left = np.concatenate([self._left, left])
 
-    def _note_rows(self, first: PlannedBlock, rows: IntArray) -> None:
-        """Extends `_piece_of_row` by the rows of pieces that were entered, dropping those below the oldest block."""
+    def _claim(self, pieces: PieceRuns) -> int:
+        block = pieces.block()
+        return self._table.claim(BlockKey(self._index.stage, self._index.source, self._lane, block.x_start), block)
+
+    def _note_rows(self, x_start: int, rows: IntArray) -> None:
+        """Extends `_piece_of_row` by the rows of pieces that are entered at `x_start`, dropping those below the oldest block."""
         numbers = np.arange(len(rows)) + (self._num_trimmed + len(self.pieces.block))
         new = np.repeat(numbers, rows)
         if self._x_low is None:
-            self._x_low = first.x_start
-        oldest_x = -int(self.pieces.to_block_row[0]) if len(self.pieces.block) else first.x_start
-        kept, dropped = first.x_start - oldest_x, oldest_x - self._x_low
+            self._x_low = x_start
+        oldest_x = -int(self.pieces.to_block_row[0]) if len(self.pieces.block) else x_start
+        kept, dropped = x_start - oldest_x, oldest_x - self._x_low
         if dropped + kept + len(new) > len(self._piece_of_row):
             buffer = np.empty(max(1024, 2 * (kept + len(new))), np.int64)
             buffer[:kept] = self._piece_of_row[dropped : dropped + kept]

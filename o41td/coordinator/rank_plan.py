@@ -179,8 +179,10 @@ class RankPlan:
         shape, own = batches.x.shape, batches.own
         block = table.block[piece]
         taken = np.bincount(block, minlength=len(table.handles))
-        used = np.zeros((num_own, len(table.handles)), np.bool_)
-        used[np.arange(num_own)[:, None], block.reshape(shape)[own]] = True
+        num_blocks = len(table.handles)
+        used = np.zeros(num_own * num_blocks, np.bool_)
+        used[block.reshape(shape)[own] + np.arange(0, len(used), num_blocks)[:, None]] = True
+        used = used.reshape(num_own, num_blocks)
         closes = self._closed(lane, present, taken, used, table)
         piece, at = piece.reshape(shape)[own], at.reshape(shape)[own]
         numbers = batches.first_number + np.arange(num_own) * batches.number_step
@@ -196,31 +198,25 @@ class RankPlan:
         names = table.handles[np.nonzero(used)[1]].tolist()
         planned = []
         first_name = 0
-        for i, (number, digest, last_name) in enumerate(
+        for i, (number, digest, last_name, batch_handles, batch_rows) in enumerate(
             zip(
                 numbers.tolist(),
                 digests.sum(axis=1, dtype=np.uint64).tolist(),
                 np.cumsum(np.count_nonzero(used, axis=1)).tolist(),
+                handles,
+                block_rows,
                 strict=True,
             )
         ):
-            planned.append(
-                PlannedBatch(
-                    number=number,
-                    digest=digest,
-                    handles=handles[i],
-                    rows=block_rows[i],
-                    blocks=tuple(names[first_name:last_name]),
-                    closes=tuple(closes.get(i, ())),
-                )
-            )
+            blocks = tuple(names[first_name:last_name])
             first_name = last_name
+            planned.append(PlannedBatch(number, digest, batch_handles, batch_rows, blocks, tuple(closes.get(i, ()))))
         return planned
 
     def _located(self, lane: _LaneState, batches: _Batches) -> tuple[list[int], PieceTable, IntArray, IntArray]:
         """Returns the sources that rows come of, one table of their pieces, and each row's piece and position in it."""
         source, x = batches.source.ravel(), batches.x.ravel()
-        counts = np.bincount(source)
+        counts = np.bincount(source) if self._order.num_sources > 1 else np.array([len(x)])
         present = np.flatnonzero(counts).tolist()
         if len(present) == 1:
             piece, at = self._find(lane, present[0], x)

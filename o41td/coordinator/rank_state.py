@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from o41td.coordinator.block_table import Block, BlockState
+from o41td.coordinator.block_table import Block, BlockState, BlockTable
 from o41td.coordinator.events import BatchPlan, PlannedBatch
 
 __all__ = ["RankState"]
@@ -39,10 +39,11 @@ class RankState:
     told_end: bool = False
     told_failure: bool = False
     # Blocks that wait for a worker: a heap of (ordinal of the first batch that needs it, tie-break, block). An entry is
-    # stale once the batch is sent or the block waits no more. `_queued` has the ordinal of each block's latest entry.
+    # stale once the batch is sent or the block waits no more.
     _queue: list[tuple[int, int, Block]] = field(default_factory=list)
-    _queued: dict[Block, int] = field(default_factory=dict)
     _num_queued: int = 0
+    # Handles of blocks that were looked at since they came into the table or were evicted: what waits is in the queue.
+    _known: set[int] = field(default_factory=set)
 
     @property
     def num_ungathered(self) -> int:
@@ -54,17 +55,29 @@ class RankState:
         """About how many blocks wait for a worker; never less than there are."""
         return len(self._queue)
 
-    def expect(self, batch: PlannedBatch) -> None:
-        """Takes a planned batch in."""
-        batch.ordinal = self.num_planned
-        self.num_planned += 1
-        self.unsent.append(batch)
-        self.unsent_rows += len(batch.rows)
+    def expect(self, batches: Sequence[PlannedBatch], table: BlockTable) -> None:
+        """Takes planned batches in, and queues the blocks that they are the first to need."""
+        known = self._known
+        for ordinal, batch in enumerate(batches, start=self.num_planned):
+            batch.ordinal = ordinal
+            self.unsent_rows += len(batch.rows)
+            if not known.issuperset(batch.blocks):
+                for handle in batch.blocks:
+                    if handle not in known:
+                        known.add(handle)
+                        if table[handle].state is BlockState.WAITING:
+                            self._push(table[handle], ordinal)
+        self.num_planned += len(batches)
+        self.unsent.extend(batches)
 
-    def want(self, block: Block, ordinal: int) -> None:
-        """Queues a block that waits for a worker; `ordinal` is the first unsent batch that needs it."""
-        if self._queued.get(block, -1) < self.num_sent:
-            self._push(block, ordinal)
+    def send(self, num_batches: int) -> tuple[PlannedBatch, ...]:
+        """Returns the next batches, which are with the consumer from now on."""
+        unsent = self.unsent
+        batches = tuple([unsent.popleft() for _ in range(num_batches)])
+        self.sent.extend(batches)
+        self.num_sent += num_batches
+        self.unsent_rows -= sum([len(batch.rows) for batch in batches])
+        return batches
 
     def want_again(self, block: Block) -> None:
         """Queues a block that has lost its worker or its slot, if an unsent batch needs it."""
@@ -72,11 +85,15 @@ class RankState:
             if block.handle in batch.blocks:
                 self._push(block, batch.ordinal)
                 return
+        self.forget(block.handle)
+
+    def forget(self, handle: int) -> None:
+        """Looks at the handle anew when a batch needs it: it names another block now, or the block lost its slot."""
+        self._known.discard(handle)
 
     def _push(self, block: Block, ordinal: int) -> None:
         heapq.heappush(self._queue, (ordinal, self._num_queued, block))
         self._num_queued += 1
-        self._queued[block] = ordinal
 
     def first_wanted(self) -> tuple[int, Block] | None:
         """Returns the block that is most urgent of those that wait for a worker, and how far away its batch is."""
@@ -87,8 +104,6 @@ class RankState:
             if ordinal >= self.num_sent and block.state is BlockState.WAITING:
                 return ordinal - self.num_sent + self._first_distance, block
             heapq.heappop(self._queue)
-            if self._queued.get(block) == ordinal:
-                del self._queued[block]
         return None
 
     def wants(self, block: Block) -> bool:

@@ -24,7 +24,7 @@ IntArray = NDArray[np.int64]
 def resident_blocks_of(unit_rows: IntArray, block_rows: int) -> list[PlannedBlock]:
     """Returns the blocks of a whole source; block coordinates count its rows in the listed order."""
     pieces = _pieces_of(unit_rows, block_rows)
-    return [pieces.block(first, last) for first, last in pieces.pack(block_rows)]
+    return [pieces.part(first, last).block() for first, last in pieces.pack(block_rows)]
 
 
 def num_resident_blocks(unit_rows: IntArray, block_rows: int) -> int:
@@ -49,7 +49,7 @@ class ResidentBlocks:
         ranges = runs.pack(block_rows)
         self.handles: list[int] = []
         for first, last in ranges:
-            block = runs.block(first, last)
+            block = runs.part(first, last).block()
             self.handles.append(table.claim(BlockKey(index.stage, index.source, -1, block.x_start), block))
         self._slice_rows = slice_rows_of(index.unit_rows, block_rows)
         self._is_sliced = len(runs.unit) > np.count_nonzero(index.unit_rows)

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import Any, assert_never
 
 import numpy as np
@@ -236,6 +237,8 @@ class LoaderState:
         if block.state is BlockState.DECODED:
             self.slots.release(self.table.vacate(block))
         self.table.move(block, "drop")
+        for rank in self.ranks.values():
+            rank.forget(handle)
 
     # ---- progress --------------------------------------------------------------------------------------------------
 
@@ -261,64 +264,54 @@ class LoaderState:
             ):
                 return
             batches = rank.plan.next_batches()
-            self._expect(rank, batches)
+            rank.expect(batches, self.table)
             rank.plan_ended = not batches
             planned = bool(rank.unsent)
-
-    def _expect(self, rank: RankState, batches: Sequence[PlannedBatch]) -> None:
-        table = self.table
-        for batch in batches:
-            rank.expect(batch)
-            if table.undecoded.isdisjoint(batch.blocks):
-                continue
-            for handle in batch.blocks:
-                if handle in table.undecoded:
-                    block = table[handle]
-                    if block.state is BlockState.WAITING:
-                        rank.want(block, batch.ordinal)
 
     def _want_again(self, block: Block) -> None:
         for rank in self.ranks.values():
             rank.want_again(block)
 
     def _send(self, rank: RankState) -> None:
-        ready: list[PlannedBatch] = []
-        room = self._window - rank.num_ungathered
-        share = self.slots.num_slots // self._num_ranks
-        pinned = rank.pinned() if self._num_ranks > 1 else set()
-        while rank.unsent and len(ready) < room and self.table.undecoded.isdisjoint(rank.unsent[0].blocks):
-            if self._num_ranks > 1:
-                pinned.update(rank.unsent[0].blocks)
-                if len(pinned) > share and (ready or rank.sent):
-                    break
-            ready.append(rank.unsent.popleft())
-            rank.unsent_rows -= len(ready[-1].rows)
-        if ready:
-            rank.sent.extend(ready)
-            rank.num_sent += len(ready)
+        num_ready = self._num_ready(rank)
+        if num_ready:
             rank.served_at = self._next_serving()
-            for first in range(0, len(ready), _MAX_SENT_AT_ONCE):
-                burst = ready[first : first + _MAX_SENT_AT_ONCE]
-                arena_rows = self._arena_rows(burst)
-                self._instructions.append(
-                    SendBatches(rank.rank, rank.generation, rank.plan.stage, tuple(burst), arena_rows)
-                )
+        for first in range(0, num_ready, _MAX_SENT_AT_ONCE):
+            batches = rank.send(min(_MAX_SENT_AT_ONCE, num_ready - first))
+            arena_rows = self._arena_rows(batches)
+            self._instructions.append(SendBatches(rank.rank, rank.generation, rank.plan.stage, batches, arena_rows))
         if rank.unsent:
             self._fail_if_hopeless(rank)
         elif rank.plan_ended and not rank.told_end:
             rank.told_end = True
             self._instructions.append(SendEnd(rank.rank, rank.generation, rank.plan.dropped_rows()))
 
+    def _num_ready(self, rank: RankState) -> int:
+        """Returns how many of the next batches can be sent now."""
+        room = self._window - rank.num_ungathered
+        undecoded = self.table.undecoded
+        num_ready = 0
+        for batch in islice(rank.unsent, max(0, room)):
+            if not undecoded.isdisjoint(batch.blocks):
+                break
+            num_ready += 1
+        return num_ready if self._num_ranks == 1 else self._within_share(rank, num_ready)
+
+    def _within_share(self, rank: RankState, num_batches: int) -> int:
+        """Returns how many of the next batches can be sent beside those that are, within the rank's share of the slots."""
+        share = self.slots.num_slots // self._num_ranks
+        pinned = rank.pinned()
+        for place, batch in enumerate(islice(rank.unsent, num_batches)):
+            pinned.update(batch.blocks)
+            if len(pinned) > share and (place or rank.sent):
+                return place
+        return num_batches
+
     def _arena_rows(self, batches: Sequence[PlannedBatch]) -> tuple[NDArray[np.int64], ...]:
         rows = self.table.arena_bases[np.concatenate([batch.handles for batch in batches])]
         rows += np.concatenate([batch.rows for batch in batches])
-        parts = []
-        start = 0
-        for batch in batches:
-            stop = start + len(batch.rows)
-            parts.append(rows[start:stop])
-            start = stop
-        return tuple(parts)
+        ends = list(accumulate([len(batch.rows) for batch in batches]))
+        return tuple([rows[start:end] for start, end in zip([0, *ends], ends, strict=False)])
 
     def _next_serving(self) -> int:
         self._num_served += 1

@@ -57,9 +57,9 @@ def test_workers_killed_again_and_again_while_it_runs(config, open_stream):
     assert stream.stats()["coordinator_restarts"] == 0
 
 
-@pytest.mark.parametrize("act", ["SIGKILL", "SIGSEGV", "exit", "raise"])
+@pytest.mark.parametrize("act", ["SIGSEGV", "exit"])
 def test_a_worker_that_dies_once_of_a_shard_is_replaced(write_shards, faulty_host, open_stream, act):
-    """Killed, crashed, gone with exit code 0, and an exception that nobody expected: once or twice is forgiven."""
+    """Crashed, and gone with exit code 0: twice is forgiven."""
     stream = open_stream(stream_config(stage_of(write_shards([16] * 4)), block_rows=16))
     assert len(list(stream)) == 8
     faulty_host.order("part-00001.parquet", act, times=2)
@@ -70,7 +70,7 @@ def test_a_worker_that_dies_once_of_a_shard_is_replaced(write_shards, faulty_hos
 
 @pytest.mark.parametrize(
     ("act", "expected"),
-    [("SIGKILL", {"signal": 9}), ("SIGSEGV", {"signal": 11}), ("exit", {"exit_code": 0}), ("raise", {"exit_code": 1})],
+    [("SIGKILL", {"signal": 9}), ("exit", {"exit_code": 0}), ("raise", {"exit_code": 1})],
 )
 def test_a_shard_that_always_kills_its_worker_is_an_error_naming_it(write_shards, faulty_host, open_stream, act, expected):
     """Three deaths of a block: every batch before it arrives, then WorkerCrashError; others go on behind it."""
@@ -96,6 +96,19 @@ def test_a_shard_that_always_kills_its_worker_is_an_error_naming_it(write_shards
     assert ids_of(list(stream)) == list(range(32, 64))
 
 
+def test_a_killer_among_shards_of_one_slot_is_told_apart(write_shards, faulty_host, open_stream):
+    """Four small shards in one slot, the third kills: it is the one that the error names."""
+    paths = write_shards([16] * 4)
+    stream = open_stream(stream_config(stage_of(paths)))
+    assert len(list(stream)) == 8
+    faulty_host.order("part-00002.parquet", "SIGKILL")
+    stream.seek(0)
+    with pytest.raises(WorkerCrashError) as caught:
+        list(stream)
+    assert str(paths[2]) in str(caught.value)
+    assert caught.value.shard == str(paths[2])
+
+
 def test_a_worker_that_stops_is_replaced(write_shards, faulty_host, open_stream):
     """C5: SIGSTOP in the middle of a shard, with stall_timeout_s=2: the block is issued anew, the stopped one killed."""
     stream = open_stream(stream_config(stage_of(write_shards([16] * 3)), block_rows=16, stall_timeout_s=2))
@@ -107,13 +120,12 @@ def test_a_worker_that_stops_is_replaced(write_shards, faulty_host, open_stream)
     assert is_gone(stopped)
 
 
-def test_a_short_stall_timeout_does_not_hit_workers_that_start(write_shards, open_stream):
-    """stall_timeout_s=0.2 is about work given out; a worker needs longer than that to import what it needs."""
-    stream = open_stream(stream_config(stage_of(write_shards([16])), stall_timeout_s=0.2))
+def test_a_worker_that_starts_slowly_has_not_stalled(write_shards, faulty_host, open_stream):
+    """stall_timeout_s is about work given out: a worker on a busy host, 2.5 s until its imports are done, is left alone."""
+    faulty_host.order("start", "sleep:2.5", times=1)
+    stream = open_stream(stream_config(stage_of(write_shards([16])), stall_timeout_s=1))
     assert ids_of(list(stream)) == list(range(16))
-    os.kill(worker_pids(stream)[0], signal.SIGKILL)
-    stream.seek(0)
-    assert ids_of(list(stream)) == list(range(16))
+    assert [worker["restarts"] for worker in stream.stats()["workers"]] == [0]
 
 
 def test_a_worker_killed_while_it_reads_a_footer_is_replaced(write_shards, faulty_host, open_stream):
@@ -129,10 +141,11 @@ def test_a_worker_killed_while_it_reads_a_footer_is_replaced(write_shards, fault
 
 
 def test_workers_that_cannot_start_are_an_error_with_their_last_words(write_shards, faulty_host):
-    """A worker that raises at its start, every time: CoordinatorError soon, with the traceback, and nothing left."""
-    faulty_host.order("start", "raise")
-    with pytest.raises(CoordinatorError, match="workers cannot be started"):
+    """A worker that fails at its start, every time: CoordinatorError soon, with what it said, and nothing left."""
+    faulty_host.order("start", "fail")
+    with pytest.raises(CoordinatorError, match="workers cannot be started.*code 1") as caught:
         open_batch_stream(stream_config(stage_of(write_shards([16]))))
+    assert "a fault on order" in str(caught.value)
 
 
 def test_a_worker_that_dies_at_its_start_once_is_started_again(write_shards, faulty_host, open_stream):

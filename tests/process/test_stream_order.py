@@ -42,10 +42,8 @@ def test_rows_keep_the_listed_order_without_a_shuffle(write_shards, open_stream)
 @pytest.mark.parametrize(
     "settings",
     [
-        {"threads": 2},
         {"threads": 4, "lookahead": 1},
-        {"threads": 1, "lookahead": 7, "prefetch_batches": 9},
-        {"threads": 2, "block_rows": 1, "prefetch_batches": 1},
+        {"threads": 2, "block_rows": 1, "lookahead": 7, "prefetch_batches": 9},
         {"threads": 1, "block_rows": 100_000},
         {"threads": 1, "block_rows": 5, "lookahead": 1, "prefetch_batches": 1},
         {"threads": 1, "max_row_group_bytes": 1},

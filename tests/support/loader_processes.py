@@ -122,6 +122,9 @@ def _do(act):
         raise RuntimeError("a fault on order")
     if act == "exit":
         os._exit(0)
+    if act == "fail":
+        os.write(2, b"a fault on order\\n")
+        os._exit(1)
     if act.startswith("sleep:"):
         time.sleep(float(act.partition(":")[2]))
         return
@@ -180,7 +183,7 @@ class FaultyHost:
     def order(self, shard: str, act: str, *, times: int = 1_000_000, module: str = "o41td.workers") -> None:
         """From now on, processes of `module` that look at the shard of this file name do `act`, so many times in all.
 
-        `act` is a signal's name, "exit" (with code 0), "raise" or "sleep:SECONDS". In place of a shard, "start" is the
+        `act` is a signal's name, "exit" (with code 0), "fail" (words and code 1), "raise" or "sleep:SECONDS". In place of a shard, "start" is the
         start of a process, and "getuid" a coordinator's step between its answer to the trainer and its first order.
         """
         partial = self.folder / f"{shard}.partial"

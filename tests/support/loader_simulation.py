@@ -337,7 +337,7 @@ class Simulation:
 
     def _move_all(self) -> None:
         stage = self.random.choice(self.case.stages)
-        position = self.random.choice([0, self.random.randint(0, stage.num_batches)])
+        position = self.random.choice([0, 0, self.random.randint(0, stage.num_batches)])
         for consumer in self.consumers:
             self._serve(consumer, stage, position)
 

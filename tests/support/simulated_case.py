@@ -14,7 +14,7 @@ from source_cases import Record, make_source, records_of_batch
 
 __all__ = ["SimulatedCase", "SimulatedStage", "case_of"]
 
-_HORIZON = 20
+_HORIZON = 30
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _stage_of(random: Random, number: int) -> SimulatedStage:
     infinite = random.random() < 0.4
     sources = [
         make_source(
-            [[random.randint(0, 7) for _ in range(random.randint(1, 3))] for _ in range(random.randint(1, 3))] + [[3]],
+            [[random.randint(0, 9) for _ in range(random.randint(1, 3))] for _ in range(random.randint(1, 4))] + [[3]],
             stage=number,
             source=source,
         )
