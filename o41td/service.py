@@ -5,9 +5,7 @@ Called by: the training process, from `open_batch_stream` and, after a coordinat
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -196,14 +194,3 @@ def _end_process(process: ChildProcess, log: ChildLog) -> str:
     process.close()
     log.close()
     return words
-
-
-def wait_readable(descriptors: list[int], timeout_s: float | None) -> set[int]:
-    """Returns which descriptors can be read, waiting at most `timeout_s`; more than 1024 open files do not matter."""
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    ready: set[int] = set()
-    with contextlib.suppress(InterruptedError):
-        ready = {fd for fd, _event in poll.poll(None if timeout_s is None else timeout_s * 1000)}
-    return ready

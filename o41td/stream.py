@@ -26,7 +26,8 @@ from o41td.checkpointing import CheckpointMaker, carried_digest
 from o41td.config import BatchStreamConfig
 from o41td.cursor import Cursor
 from o41td.errors import ConfigError, StreamClosedError
-from o41td.feed import BatchFeed, Place
+from o41td.feed import BatchFeed
+from o41td.gatherer import Place
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order_lookup import OrderLookup
@@ -80,7 +81,7 @@ class BatchStream:
         self._num_batches = 0
         self._rows = 0
         self._closed = False
-        self._in_next = threading.Lock()
+        self._inside: int | None = None  # the thread inside next(); no lock, which an interrupt could leave locked
         self._pid = os.getpid()
         self._lookup = OrderLookup(job, loader.sources)
         self._sources = self._lookup.sources
@@ -120,11 +121,9 @@ class BatchStream:
             batch.
         """
         self._check_usable()
-        if not self._in_next.acquire(blocking=False):
-            raise StreamClosedError(
-                "another thread is inside next() of this stream",
-                advice="Use a stream from one thread at a time, or open one stream per thread",
-            )
+        thread = threading.get_ident()
+        self._refuse_thread(thread)
+        self._inside = thread
         try:
             gathered = self._feed.take(self._rounds_taken)
             if isinstance(gathered, int):
@@ -139,8 +138,9 @@ class BatchStream:
                 locate=self._lookup.coordinates,
                 key_of=self._lookup.key,
             )
+            self._refuse_thread(thread)
         finally:
-            self._in_next.release()
+            self._inside = None
         # No call from here on: a KeyboardInterrupt before counts nothing, and there is no place for one behind.
         self._order_digest = (self._order_digest + gathered.digest) & _DIGEST_MASK
         self._rounds_taken += 1
@@ -336,6 +336,13 @@ class BatchStream:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _refuse_thread(self, thread: int) -> None:
+        if self._inside not in (None, thread):
+            raise StreamClosedError(
+                "another thread is inside next() of this stream",
+                advice="Use a stream from one thread at a time, or open one stream per thread",
+            )
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

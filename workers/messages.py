@@ -184,11 +184,15 @@ class ServeFrom(Message):
 
 @dataclass(frozen=True, slots=True)
 class BatchesGathered(Message):
-    """The first `count` batches of this generation are out of the arena."""
+    """The first `count` batches of this generation are out of the arena.
+
+    `delivered` of them were handed out; `rows` and `wait_s` are the stream's, over all generations.
+    """
 
     generation: int
     count: int
     delivered: int
+    rows: int
     wait_s: float
     dropped_rows: int
 

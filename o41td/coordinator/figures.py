@@ -29,12 +29,14 @@ class LoaderFigures:
         self._since_s = 0.0
         self._delivered_before = 0
         self._gathered: BatchesGathered | None = None
-        self._sent_rows = 0
+        self._rows = 0
+        self._wait_s = 0.0
 
     def note_serve(self, message: ServeFrom) -> None:
         """A rank was served from a new place on."""
         if self._gathered is not None:
             self._delivered_before += self._gathered.delivered
+            self._rows, self._wait_s = self._gathered.rows, self._gathered.wait_s
         self._gathered = None
         self._served = message
         self._since_s = self._since_s or time.monotonic()
@@ -42,10 +44,6 @@ class LoaderFigures:
     def note_gathered(self, message: BatchesGathered) -> None:
         """The consumer told how far it is."""
         self._gathered = message
-
-    def note_sent(self, rows: int) -> None:
-        """So many rows were announced."""
-        self._sent_rows += rows
 
     def note_decoded(self, stage: int, source: int, message: BlockDecoded) -> None:
         """A worker has decoded a block of a source."""
@@ -111,14 +109,15 @@ class LoaderFigures:
     def _rank(self, served: ServeFrom) -> dict[str, Any]:
         elapsed_s = max(1e-9, time.monotonic() - self._since_s)
         gathered = self._gathered
-        wait_s = gathered.wait_s if gathered is not None else 0.0
+        wait_s = gathered.wait_s if gathered is not None else self._wait_s
+        rows = gathered.rows if gathered is not None else self._rows
         return {
             "rank": served.rank,
             "world_size": served.world_size,
             "stage": served.stage,
             "batches": self._delivered_before + (gathered.delivered if gathered is not None else 0),
-            "rows": self._sent_rows,
-            "rows_per_s": self._sent_rows / elapsed_s,
+            "rows": rows,
+            "rows_per_s": rows / elapsed_s,
             "wait_s": wait_s,
             "wait_fraction": min(1.0, wait_s / elapsed_s),
             "dropped_rows": gathered.dropped_rows if gathered is not None else 0,

@@ -456,7 +456,6 @@ class LoaderServer:
             releases=[bool(batch.closes) for batch in send.batches],
             rows=b"".join([rows.tobytes() for rows in send.arena_rows]),
         )
-        self._figures.note_sent(len(message.rows) // 8)
         self._owner.queue(message)
         self._flush(self._owner)
 

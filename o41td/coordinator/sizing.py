@@ -1,9 +1,12 @@
 """How large a loader is: rows in a slot, slots, which sources stay resident, and the memory bound. Pure.
 
 Arena slots hold, for the stage that needs most: every open window's live rows, the batch being gathered, the blocks in
-flight, and the blocks of resident sources. Resident sources (infinite stages only) take at most half of what the bound
-leaves under the limit, and at most `_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch.
-Ranks of one host have a loader each, so the cap is shared among up to eight.
+flight, and the blocks of resident sources; and never fewer than one batch may lie in, without which no eviction helps.
+
+Resident sources (infinite stages only) take at most half of what the bound leaves under the limit, and at most
+`_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch. Ranks of one host have a loader each, so
+the cap is shared among up to eight. A source that takes no more slots whole than its windows would is always resident: so
+is a tiny one, each of whose epochs would be a block of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from o41td.coordinator.resident import resident_blocks_of
+from o41td.coordinator.blocks import GROUP_BLOCKS
+from o41td.coordinator.resident import num_resident_blocks
 from o41td.fields import NUMPY_DTYPES, FieldPlan, field_bytes
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
@@ -91,6 +95,10 @@ def size_loader(
         windows = _window_rows(job, job.stages[stage], sources[stage], lanes_served, resident)
         return replace(shape, window_rows=windows, extra_slots=extra_slots)
 
+    def window_slots(stage: int, source: int) -> int:
+        others = frozenset(range(len(sources[stage]))) - {source}
+        return shape_of(stage, others, 0).num_slots - shape_of(stage, others | {source}, 0).num_slots
+
     resident: list[frozenset[int]] = []
     bounds: list[MemoryBound] = []
     for stage, stage_job in enumerate(job.stages):
@@ -98,9 +106,13 @@ def size_loader(
         cap = min(
             _RESIDENT_CAP_BYTES // min(world_size, _RANKS_OF_A_HOST), max(0, limit_bytes - without.total_bytes) // 2
         )
-        chosen, slots = _resident_sources(stage_job, sources[stage], block_rows, cap // max(1, block_rows * row_bytes))
+        max_slots = cap // max(1, block_rows * row_bytes)
+        free_slots = [window_slots(stage, source) for source in range(len(sources[stage]))] if stage_job.infinite else []
+        chosen, slots = _resident_sources(stage_job, sources[stage], block_rows, max_slots, free_slots)
         resident.append(chosen)
-        bounds.append(memory_bound(shape_of(stage, chosen, slots)))
+        batch_blocks = _most_blocks_of_batch(job, stage_job, sources[stage], block_rows, chosen)
+        lacking = max(0, batch_blocks - shape_of(stage, chosen, 0).num_slots)
+        bounds.append(memory_bound(shape_of(stage, chosen, slots + lacking)))
     bound = max(bounds, key=lambda candidate: (candidate.shape.num_slots, candidate.total_bytes))
     bound.check(limit_bytes)
     return LoaderSize(
@@ -137,25 +149,74 @@ def _window_rows(
     rows = []
     for number, source in enumerate(sources):
         if number not in resident and source.num_rows:
-            lane_rows = -(-source.num_rows // job.lanes)
-            rows.extend([max(1, min(stage.buffer_rows or 1, lane_rows))] * lanes_served)
+            rows.extend([max(1, min(stage.buffer_rows, _lane_rows(job, stage, source)))] * lanes_served)
     return tuple(rows)
 
 
+def _lane_rows(job: StreamJob, stage: StageJob, source: SourceIndex) -> int:
+    """Rows of a source in the lane that has most; all of it where an infinite stage has more lanes than it has rows."""
+    return source.num_rows if stage.infinite and source.num_rows < job.lanes else -(-source.num_rows // job.lanes)
+
+
 def _resident_sources(
-    stage: StageJob, sources: Sequence[SourceIndex], block_rows: int, max_slots: int
+    stage: StageJob, sources: Sequence[SourceIndex], block_rows: int, max_slots: int, free_slots: Sequence[int]
 ) -> tuple[frozenset[int], int]:
-    """Returns the sources that stay decoded, smallest first as long as they fit into `max_slots`, and their slots."""
+    """Returns the sources that stay decoded, smallest first as long as they fit into `max_slots`, and their slots.
+
+    A source that needs no more than its `free_slots` does not count against `max_slots`.
+    """
     if not stage.infinite:
         return frozenset(), 0
     chosen: set[int] = set()
-    slots = 0
+    slots = counted = 0
     for number in sorted(range(len(sources)), key=lambda number: sources[number].num_rows):
         source = sources[number]
-        if not source.num_rows or source.num_rows > (max_slots - slots) * block_rows:
+        most = max(max_slots - counted, free_slots[number])
+        if not source.num_rows or source.num_rows > most * block_rows:
             continue
-        needed = len(resident_blocks_of(source.unit_rows, block_rows))
-        if slots + needed <= max_slots:
+        needed = num_resident_blocks(source.unit_rows, block_rows)
+        if needed <= most:
             chosen.add(number)
             slots += needed
+            counted += needed if needed > free_slots[number] else 0
     return frozenset(chosen), slots
+
+
+def _most_blocks_of_batch(
+    job: StreamJob, stage: StageJob, sources: Sequence[SourceIndex], block_rows: int, resident: frozenset[int]
+) -> int:
+    """Returns in how many blocks of sources that are not resident the rows of one batch may lie.
+
+    Rows of a source that leave the shuffle one after the other span R rows of the line, and about as many as they are: keys
+    are as dense as rows. Twice as many, and 64, are allowed for.
+    """
+    spread = beside = 0
+    for number, source in enumerate(sources):
+        if number not in resident and source.num_rows:
+            lane_rows = _lane_rows(job, stage, source)
+            stretch = min(GROUP_BLOCKS * block_rows, lane_rows) if stage.infinite else GROUP_BLOCKS * block_rows
+            reach = min(stage.buffer_rows + 64, lane_rows) if stage.buffer_rows > 1 else 1
+            usual, unusual = _usual_unit(source)
+            more = 2 * stage.batch_size
+            spread += _most_blocks_of_span(reach, source.num_rows, usual, unusual, block_rows) + reach // stretch
+            beside_here = _most_blocks_of_span(more, source.num_rows, usual, unusual, block_rows) + more // stretch
+            beside = max(beside, beside_here)
+    return min(stage.batch_size, spread + beside)
+
+
+def _usual_unit(source: SourceIndex) -> tuple[int, int]:
+    """Returns the rows of the units that most rows lie in, and how many units have another number of rows."""
+    sizes, counts = np.unique(source.unit_rows[source.unit_rows > 0], return_counts=True)
+    usual = int(np.argmax(sizes * counts))
+    return int(sizes[usual]), int(counts.sum() - counts[usual])
+
+
+def _most_blocks_of_span(span_rows: int, rows: int, usual_rows: int, unusual: int, block_rows: int) -> int:
+    """Returns how many blocks `span_rows` rows of a stretch of a line may touch, of a source of `rows` rows.
+
+    Two neighbours hold more than a block's rows. Units of the usual size fill blocks as well as they can; each other one
+    may cost a block more. Of those three times their share, and one, are allowed for.
+    """
+    met = min(unusual, 3 * span_rows * unusual // rows + 1)
+    filled = -(-span_rows // block_fill_rows(block_rows, usual_rows)) + met
+    return min(filled, 2 * span_rows // (block_rows + 1) + 1) + 1

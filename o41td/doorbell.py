@@ -1,0 +1,44 @@
+"""A doorbell: one thread sleeps at it, others ring. Nothing is locked, so an interrupt can leave nothing locked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+
+__all__ = ["Doorbell"]
+
+
+class Doorbell:
+    """An eventfd. A ring before the sleep is not lost: the next `wait` returns at once."""
+
+    def __init__(self) -> None:
+        """Opens it."""
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def ring(self) -> None:
+        """Wakes the sleeper. Called by: any thread."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(BlockingIOError):  # rung 2^64 times without a listener
+                os.eventfd_write(self._descriptor, 1)
+
+    def wait(self, timeout_s: float | None, also: int | None = None) -> bool:
+        """Sleeps until it rings, or the descriptor `also` can be read; returns whether `also` can.
+
+        Blocks: as said, at most `timeout_s`. Called by: the one sleeper.
+        """
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        if also is not None:
+            poll.register(also, select.POLLIN)
+        ready = {descriptor for descriptor, _event in poll.poll(None if timeout_s is None else timeout_s * 1000)}
+        if self._descriptor in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._descriptor)
+        return also in ready
+
+    def close(self) -> None:
+        """Closes it; the sleeper must be gone, and later rings are of no effect. Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

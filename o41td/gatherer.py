@@ -1,0 +1,353 @@
+"""The gatherer: a thread of the training process that copies batches out of the arena, a few ahead of the loop.
+
+It alone touches the coordinator's channel and the arena. What it and the stream's thread tell each other are single
+attributes, each written by one of the two, and a deque; two doorbells end sleeps. There are no locks: the stream's
+thread may be interrupted at any instruction (Ctrl-C), and a lock would be left as it stood.
+
+A coordinator that dies is replaced here: everything gathered so far is kept, a new coordinator is started with the
+index that is already known, and it serves from the first batch that was not gathered. The order is a function of the
+position, so the bytes are the same. Two deaths without a batch between them are an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from o41td.batch_buffers import BatchBuffers
+from o41td.doorbell import Doorbell
+from o41td.errors import CoordinatorError, O41Error, error_from_record
+from o41td.service import Loader
+from o41td.workers.channel import ChannelClosed
+from o41td.workers.messages import (
+    BatchesGathered,
+    BatchesReady,
+    LoaderFailed,
+    LoaderNotice,
+    Message,
+    ServeFrom,
+    StatsReply,
+    StatsRequest,
+    StreamEnded,
+    StreamFailed,
+)
+
+__all__ = ["GatheredBatch", "Gatherer", "Place"]
+
+_LOGGER = logging.getLogger("o41td")
+_ACKNOWLEDGE_EVERY = 16
+_MAX_DEATHS_WITHOUT_PROGRESS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stream is, by the next round's first batch.
+
+    `position` is its number in the stage, `global_batch` its number among all stages' batches.
+    """
+
+    stage: int
+    position: int
+    global_batch: int
+
+
+@dataclass(slots=True)
+class GatheredBatch:
+    """A batch that owns its memory.
+
+    `serve` is the request that it answers, `ordinal` its number since the place that was asked for, `number` its number
+    in the stage, `digest` its share of the order digest.
+    """
+
+    serve: int
+    ordinal: int
+    arrays: dict[str, NDArray[Any]]
+    num_rows: int
+    stage: int
+    number: int
+    digest: int
+
+
+@dataclass(slots=True)
+class _Announced:
+    stage: int
+    number: int
+    digest: int
+    release: bool
+    rows: NDArray[np.int64]
+
+
+class Gatherer:
+    """The thread's side of a feed.
+
+    The stream's thread writes `requested`, `handed_out`, `rows_handed_out`, `wait_s`, `stats_wanted`, `closing` and
+    `is_awaited`, and takes from the left of `ready`. The gatherer writes all others, and adds to the right of `ready`.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        *,
+        restart: Callable[[], Loader],
+        buffers: Callable[[int], BatchBuffers],
+        prefetch_batches: int,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        """`restart` makes a new loader in place of a dead one; `buffers(stage)` owns the memory of its batches."""
+        self.requested: tuple[int, Place] | None = None
+        self.handed_out = -1  # ordinal of the last batch that the loop was given
+        self.rows_handed_out = 0
+        self.wait_s = 0.0
+        self.stats_wanted = 0
+        self.closing = False
+        self.is_awaited = False
+        self.bell = Doorbell()  # ends the gatherer's sleep
+        self.ready: deque[GatheredBatch] = deque()
+        self.outcome: tuple[int, int | O41Error] | None = None  # (serve, dropped rows or failure) behind `ready`
+        self.fatal: O41Error | None = None
+        self.stats: tuple[int, dict[str, Any]] = (0, {})
+        self.is_asleep = False
+        self.coordinator_restarts = 0
+        self.arrived = Doorbell()  # ends the sleep of the stream's thread
+        self.loader = loader
+        self._regions = _regions_of(loader)
+        self._restart = restart
+        self._buffers = buffers
+        self._prefetch = prefetch_batches
+        self._rank = rank
+        self._world_size = world_size
+        self._serve = 0
+        self._place: Place | None = None
+        self._is_told = True  # whether the coordinator knows the place
+        self._generation = 0
+        self._announced: deque[_Announced] = deque()
+        self._announced_outcome: int | O41Error | None = None
+        self._gathered = 0  # batches of this generation
+        self._gathered_before = 0  # batches of this serve under coordinators that died
+        self._acknowledged = 0
+        self._stats_asked = 0
+        self._deaths_without_progress = 0
+
+    def run(self) -> None:
+        """Gathers until `closing`, or until nothing can go on any more; ends the loader then.
+
+        Blocks: for as long. Called by: the gatherer's thread.
+        """
+        stop = threading.Event()
+        populating = self._populate_ahead(stop)
+        try:
+            while not self.closing:
+                try:
+                    self._step()
+                except ChannelClosed:
+                    stop.set()
+                    populating.join()
+                    if self._is_closing():
+                        return
+                    self._replace_loader()
+                    stop = threading.Event()
+                    populating = self._populate_ahead(stop)
+        except O41Error as error:
+            self._die(error)
+        except BaseException as error:
+            self._die(CoordinatorError(f"the gathering thread failed: {type(error).__name__}: {error}"))
+            raise
+        finally:
+            stop.set()
+            populating.join()
+            self._regions = {}
+            self.loader.end()
+
+    def _is_closing(self) -> bool:
+        return self.closing  # which the other thread may have set since the last look
+
+    def _die(self, error: O41Error) -> None:
+        self.fatal = error
+        self.arrived.ring()
+
+    def _populate_ahead(self, stop: threading.Event) -> threading.Thread:
+        """Touches the arena's pages in the background: a first touch costs many times what a later one does."""
+        arena = self.loader.arena
+        thread = threading.Thread(target=arena.populate, args=(stop,), name="o41td-populate", daemon=True)
+        thread.start()
+        return thread
+
+    def _step(self) -> None:
+        """Does the next thing there is to do, or sleeps."""
+        if self.requested is not None:
+            self._begin_serve()
+        if not self._is_told:
+            self._tell_place()
+        if self.stats_wanted > self._stats_asked:
+            self._stats_asked = self.stats_wanted
+            self.loader.channel.send(StatsRequest(self._stats_asked))
+        if self._announced and self._has_room:
+            self._gather_next()
+            return
+        if not self._announced and self._announced_outcome is not None and self.outcome is None:
+            self.outcome = (self._serve, self._announced_outcome)
+            self._tell_arrival()
+        if self._acknowledged < self._gathered:
+            self._acknowledge()
+        self._sleep_or_receive()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether fewer batches than wanted wait behind the one that was handed out."""
+        return self._gathered_before + self._gathered - (self.handed_out + 1) < self._prefetch
+
+    # ---- serving -----------------------------------------------------------------------------------------------------
+
+    def _begin_serve(self) -> None:
+        assert self.requested is not None
+        self._serve, self._place = self.requested
+        self.requested = None
+        self.outcome = self._announced_outcome = None
+        self._announced.clear()
+        self._gathered = self._gathered_before = self._acknowledged = 0
+        self._generation += 1
+        self._is_told = False
+
+    def _tell_place(self) -> None:
+        place = self._place
+        assert place is not None
+        self._is_told = True
+        self.loader.channel.send(
+            ServeFrom(
+                generation=self._generation,
+                rank=self._rank,
+                world_size=self._world_size,
+                stage=place.stage,
+                position=place.position,
+                global_batch=place.global_batch,
+            )
+        )
+
+    def _gather_next(self) -> None:
+        announced = self._announced.popleft()
+        num_rows = len(announced.rows)
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, array in self._buffers(announced.stage).acquire().items():
+            part = array[:num_rows] if num_rows < len(array) else array
+            # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
+            self._regions[name].take(announced.rows, 0, part, "clip")
+            arrays[name] = part
+        ordinal = self._gathered_before + self._gathered
+        self._gathered += 1
+        self._deaths_without_progress = 0
+        self.ready.append(
+            GatheredBatch(self._serve, ordinal, arrays, num_rows, announced.stage, announced.number, announced.digest)
+        )
+        self._tell_arrival()
+        if announced.release or self._gathered - self._acknowledged >= _ACKNOWLEDGE_EVERY:
+            self._acknowledge()
+
+    def _tell_arrival(self) -> None:
+        if self.is_awaited:
+            self.arrived.ring()
+
+    def _acknowledge(self) -> None:
+        self._acknowledged = self._gathered
+        outcome = self.outcome
+        dropped_rows = outcome[1] if outcome is not None and isinstance(outcome[1], int) else 0
+        self.loader.channel.send(
+            BatchesGathered(
+                generation=self._generation,
+                count=self._gathered,
+                delivered=max(0, self.handed_out + 1 - self._gathered_before),
+                rows=self.rows_handed_out,
+                wait_s=self.wait_s,
+                dropped_rows=dropped_rows,
+            )
+        )
+
+    # ---- receiving ---------------------------------------------------------------------------------------------------
+
+    def _sleep_or_receive(self) -> None:
+        self.is_asleep = True
+        # What came in before the flag was up rang no bell, so it is looked for once more.
+        is_needed = self.requested is not None or self.closing or self.stats_wanted > self._stats_asked
+        if is_needed or (self._announced and self._has_room):
+            self.is_asleep = False
+            return
+        channel = self.loader.channel
+        can_receive = self.bell.wait(None, also=channel.fileno())
+        self.is_asleep = False
+        if can_receive:
+            self._take_message(channel.receive())
+            for message in channel.received():
+                self._take_message(message)
+
+    def _take_message(self, message: Message) -> None:
+        match message:
+            case BatchesReady():
+                if message.generation == self._generation:
+                    self._note_batches(message)
+            case StreamEnded():
+                if message.generation == self._generation:
+                    self._announced_outcome = message.dropped_rows
+            case StreamFailed():
+                if message.generation == self._generation:
+                    self._announced_outcome = error_from_record(message.error)
+            case LoaderNotice():
+                _LOGGER.info("%s", message.text)
+            case LoaderFailed():
+                raise error_from_record(message.error)
+            case StatsReply():
+                self.stats = (message.request_id, message.stats)
+                self._tell_arrival()
+            case _:
+                raise ChannelClosed(f"unexpected message {type(message).__name__}")
+
+    def _note_batches(self, message: BatchesReady) -> None:
+        rows = np.frombuffer(message.rows, np.int64)
+        first = 0
+        for number, num_rows, digest, release in zip(
+            message.numbers, message.num_rows, message.digests, message.releases, strict=True
+        ):
+            self._announced.append(_Announced(message.stage, number, digest, release, rows[first : first + num_rows]))
+            first += num_rows
+
+    # ---- coordinator's death -----------------------------------------------------------------------------------------
+
+    def _replace_loader(self) -> None:
+        """Starts a new loader, which is to serve from behind what is gathered.
+
+        Raises:
+            O41Error: It is the second death without progress, or no loader can be started.
+        """
+        self._deaths_without_progress += 1
+        self._regions = {}
+        words = self.loader.end()
+        if self._deaths_without_progress >= _MAX_DEATHS_WITHOUT_PROGRESS:
+            raise CoordinatorError("the loader's coordinator died twice without progress", log_tail=words)
+        self._announced.clear()
+        self._announced_outcome = None
+        self.loader = self._restart()
+        self._regions = _regions_of(self.loader)
+        self.coordinator_restarts += 1
+        self._stats_asked = self.stats[0]
+        _LOGGER.info("the loader's coordinator is replaced: %s", words)
+        if self._place is not None:
+            moved = self._gathered * self._world_size
+            self._place = replace(
+                self._place,
+                position=self._place.position + moved,
+                global_batch=self._place.global_batch + moved,
+            )
+            self._gathered_before += self._gathered
+            self._gathered = self._acknowledged = 0
+            self._generation += 1
+            self._is_told = False
+
+
+def _regions_of(loader: Loader) -> dict[str, NDArray[Any]]:
+    return {region.name: loader.arena.region(region.name) for region in loader.layout.fields}

@@ -1,0 +1,144 @@
+"""How large a loader is: which sources stay resident, and an arena that any batch fits into."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from o41td.coordinator.block_table import BlockTable
+from o41td.coordinator.rank_plan import RankPlan
+from o41td.coordinator.sizing import order_of, size_loader
+from o41td.errors import MemoryBoundError
+from o41td.fields import FieldPlan
+from o41td.job import SourceJob, StageJob, StreamJob
+from source_cases import make_source
+
+GIB = 1 << 30
+TOKENS = FieldPlan(
+    name="tokens", source="tokens", dtype="i32", shape=(256,), pad=0, null=None, exact=True, source_dtype=None
+)  # 1 KiB a row
+
+
+def job_of(stages, *, lanes=1, block_rows=None, threads=2, lookahead=2):
+    """A job of stages given as (number of sources, batch size, buffer rows, infinite)."""
+    return StreamJob(
+        stages=tuple(
+            StageJob(
+                name=f"stage {number}",
+                sources=tuple(
+                    SourceJob(name=f"source {source}", files=("x",), weight=1.0 + source, fields=(TOKENS,))
+                    for source in range(num_sources)
+                ),
+                batch_size=batch_size,
+                buffer_rows=buffer_rows,
+                infinite=infinite,
+                drop_last=False,
+            )
+            for number, (num_sources, batch_size, buffer_rows, infinite) in enumerate(stages)
+        ),
+        seed=1,
+        lanes=lanes,
+        threads=threads,
+        lookahead=lookahead,
+        prefetch_batches=2,
+        block_rows=block_rows,
+        memory_limit_bytes=None,
+        max_row_group_bytes=64 << 20,
+        stall_timeout_s=120.0,
+    )
+
+
+def test_slots_of_a_plain_stage():
+    """4 096 live rows in blocks of 1 000: 5 blocks and an edge; 4 in flight; 1 for the batch being gathered."""
+    size = size_loader(
+        job_of([(1, 32, 4096, False)], block_rows=1000), [[make_source([[1000] * 50])]], world_size=1, limit_bytes=GIB
+    )
+    assert size.layout.num_slots == (5 + 1) + 4 + 1
+    assert size.layout.block_rows == 1000
+    assert size.resident == (frozenset(),)
+    assert size.window_batches == (256,)
+    assert size.ahead_rows == 6 * 1000 + 4096
+
+
+def test_a_rank_pays_for_its_own_lanes():
+    """Of 8 lanes a rank of 8 serves one, a rank of 2 four: as many windows, and not more slots each."""
+    sources = [[make_source([[1000] * 80])]]
+    slots = [
+        size_loader(
+            job_of([(1, 32, 4096, False)], lanes=8, block_rows=1000), sources, world_size=world_size, limit_bytes=GIB
+        ).layout.num_slots
+        for world_size in (8, 2)
+    ]
+    assert slots == [1 * (5 + 1) + 4 + 1, 4 * (5 + 1) + 4 + 1]
+
+
+def test_small_sources_of_an_infinite_stage_stay():
+    """What fits into half of what the limit leaves is decoded once: the small source of two, not the large one."""
+    sources = [[make_source([[1000] * 2]), make_source([[1000] * 3000], source=1)]]
+    job = job_of([(2, 32, 64, True)], block_rows=1000)
+    assert size_loader(job, sources, world_size=1, limit_bytes=8 * GIB).resident == (frozenset({0}),)
+    finite = job_of([(2, 32, 64, False)], block_rows=1000)
+    assert size_loader(finite, sources, world_size=1, limit_bytes=8 * GIB).resident == (frozenset(),)
+
+
+def test_a_source_smaller_than_its_window_stays_whatever_the_limit():
+    """3 rows, block after block of them, would take more slots than all of it: resident even with no memory to spare."""
+    sources = [[make_source([[3]]), make_source([[1000] * 300], source=1)]]
+    job = job_of([(2, 64, 0, True)], block_rows=1000)
+    free = size_loader(job, sources, world_size=1, limit_bytes=8 * GIB)
+    tight = size_loader(job, sources, world_size=1, limit_bytes=free.bound.total_bytes)
+    assert 0 in tight.resident[0]
+    assert tight.bound.total_bytes <= free.bound.total_bytes
+
+
+def test_too_little_memory_is_refused():
+    """A limit below the bound is an error that names both."""
+    with pytest.raises(MemoryBoundError) as caught:
+        size_loader(
+            job_of([(1, 32, 4096, False)]), [[make_source([[1000] * 50])]], world_size=1, limit_bytes=100 << 20
+        )
+    assert caught.value.limit_bytes == 100 << 20
+    assert caught.value.needed_bytes > 100 << 20
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_batch_fits_into_the_arena(seed):
+    """For odd row groups, many epochs and many sources, no batch lies in more blocks than there are slots."""
+    rng = random.Random(seed)
+    infinite = rng.random() < 0.5
+    num_sources = rng.randint(1, 4)
+    kinds = [
+        lambda: [rng.choice([100, 100, 100, 37])] * rng.randint(1, 30) + [rng.randint(1, 100)],
+        lambda: [rng.randint(1, 120) for _ in range(rng.randint(1, 40))],
+        lambda: [rng.randint(1, 4)],
+        lambda: [rng.choice([100, 1]) for _ in range(30)],
+        lambda: [500 + rng.randint(0, 1)] * rng.randint(1, 6),
+    ]
+    sources = [
+        [make_source([rng.choice(kinds)() for _ in range(rng.randint(1, 3))], source=s) for s in range(num_sources)]
+    ]
+    stage = (num_sources, rng.choice([1, 7, 64, 300]), rng.choice([0, 10, 250]), infinite)
+    job = job_of([stage], lanes=rng.choice([1, 1, 3]), block_rows=rng.choice([20, 64, 100, 101]), threads=1, lookahead=1)
+    free = size_loader(job, sources, world_size=1, limit_bytes=64 * GIB)
+    tight = free.bound.total_bytes - free.layout.total_bytes // 2
+    try:
+        size = size_loader(job, sources, world_size=1, limit_bytes=tight)
+    except MemoryBoundError:
+        size = free
+    plan = RankPlan(
+        order_of(job, 0, sources[0]),
+        sources[0],
+        stage=0,
+        position=0,
+        global_batch=0,
+        rank=0,
+        world_size=1,
+        block_rows=size.layout.block_rows,
+        resident=size.resident[0],
+        table=BlockTable(size.layout.block_rows),
+    )
+    num_rows = 0
+    while num_rows < 8000 and (batches := plan.next_batches()):
+        assert max(len(batch.blocks) for batch in batches) <= size.layout.num_slots
+        num_rows += sum(len(batch.rows) for batch in batches)
