@@ -123,7 +123,10 @@ class DecodeBlock(Message):
 
 @dataclass(frozen=True, slots=True)
 class BlockDecoded(Message):
-    """The slot holds the block's rows. Times are seconds of wall clock spent fetching, decoding and projecting."""
+    """The slot holds the block's rows. Times are seconds of wall clock spent fetching, decoding and projecting.
+
+    `bad` lists ``[row_start, row_stop, error record]`` of rows of the block that could not be had.
+    """
 
     block_id: int
     rows: int
@@ -131,11 +134,12 @@ class BlockDecoded(Message):
     fetch_s: float
     decode_s: float
     project_s: float
+    bad: list[list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFailed(Message):
-    """The block's rows cannot be had; `error` is an error record."""
+    """None of the block's rows can be had; `error` is the first one's error record."""
 
     block_id: int
     error: dict[str, Any]

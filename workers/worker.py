@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -40,6 +41,16 @@ from o41td.workers.parquet import ReaderPool, ShardReader
 __all__ = ["Worker"]
 
 _READ_AHEAD_PIECES = 4
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one block has cost so far."""
+
+    rows: int = 0
+    read_bytes: int = 0
+    fetch_s: float = 0.0
+    decode_s: float = 0.0
 
 
 class Worker:
@@ -155,36 +166,42 @@ class Worker:
         )
 
     def _decoded(self, order: DecodeBlock) -> Message:
+        """Decodes a block, piece by piece: what is wrong with one row group is no harm to those packed beside it."""
         start = time.perf_counter()
-        fetch_s = decode_s = 0.0
-        rows = read_bytes = 0
-        first = order.slot * self._block_rows
-        try:
-            for piece in order.pieces:
-                uri, _size, _mtime, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
-                before = time.perf_counter()
-                reader = self._reader(order.source, piece)
-                opened = time.perf_counter()
-                table = reader.read_rows(group, row_start, row_stop, group_rows=group_rows, decoded_bytes=group_bytes)
-                decoded = time.perf_counter()
-                fetch_s += opened - before
-                decode_s += decoded - opened
-                out = {name: region[first + at :] for name, region in self._regions.items()}
-                reader.projector.write(
-                    table,
-                    out,
-                    row_offset_in_shard=shard_row + row_start,
-                    row_group=group,
-                    shard=uri,
-                    source=self._source_names[order.source],
-                )
-                rows += table.num_rows
-                read_bytes += table.nbytes
-        except O41Error as error:
-            return BlockFailed(order.block_id, error_to_record(error))
-        except MemoryError as error:
-            detail = f"decoding it ran out of memory: {error}"
-            failure = CorruptDataError(detail, source=self._source_names[order.source], shard=order.pieces[0][0])
-            return BlockFailed(order.block_id, error_to_record(failure))
-        project_s = time.perf_counter() - start - fetch_s - decode_s
-        return BlockDecoded(order.block_id, rows, read_bytes, fetch_s, decode_s, project_s)
+        work = _Work()
+        bad: list[list[Any]] = []
+        for piece in order.pieces:
+            row_start, row_stop, at = piece[7:10]
+            try:
+                self._decode_piece(order, piece, work)
+            except O41Error as error:
+                bad.append([at, at + row_stop - row_start, error_to_record(error)])
+            except MemoryError as error:
+                detail = f"decoding it ran out of memory: {error}"
+                source = self._source_names[order.source]
+                failure = CorruptDataError(detail, source=source, shard=piece[0], row_group=piece[3])
+                bad.append([at, at + row_stop - row_start, error_to_record(failure)])
+        if len(bad) == len(order.pieces):
+            return BlockFailed(order.block_id, bad[0][2])
+        project_s = time.perf_counter() - start - work.fetch_s - work.decode_s
+        return BlockDecoded(order.block_id, work.rows, work.read_bytes, work.fetch_s, work.decode_s, project_s, bad)
+
+    def _decode_piece(self, order: DecodeBlock, piece: list[Any], work: _Work) -> None:
+        uri, _size, _mtime, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
+        begun = time.perf_counter()
+        reader = self._reader(order.source, piece)
+        opened = time.perf_counter()
+        table = reader.read_rows(group, row_start, row_stop, group_rows=group_rows, decoded_bytes=group_bytes)
+        work.fetch_s += opened - begun
+        work.decode_s += time.perf_counter() - opened
+        first = order.slot * self._block_rows + at
+        reader.projector.write(
+            table,
+            {name: region[first:] for name, region in self._regions.items()},
+            row_offset_in_shard=shard_row + row_start,
+            row_group=group,
+            shard=uri,
+            source=self._source_names[order.source],
+        )
+        work.rows += table.num_rows
+        work.read_bytes += table.nbytes

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.blocks import PlannedBlock
-from o41td.coordinator.events import BlockKey
+from o41td.coordinator.events import BadRows, BlockKey, PlannedBatch
 
 __all__ = ["Block", "BlockState", "BlockTable", "InvalidTransition"]
 
@@ -56,7 +56,11 @@ _TRANSITIONS: dict[tuple[BlockState, str], BlockState] = {
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One block's entry. `claims` counts the plans that may still need rows of it, `kills` the workers that died on it."""
+    """One block's entry.
+
+    `claims` counts the plans that may still need rows of it, `kills` the workers that died on it. A refused block has an
+    `error`; a decoded one may have `bad` rows.
+    """
 
     handle: int
     key: BlockKey
@@ -67,13 +71,16 @@ class Block:
     kills: int = 0
     claims: int = 0
     error: dict[str, Any] | None = None
+    bad: tuple[BadRows, ...] = ()
     story: deque[tuple[BlockState, str, BlockState, int | None, int | None]] = field(
         default_factory=lambda: deque(maxlen=12)
     )
 
     def told(self) -> str:
         """Returns the block's last transitions, for people."""
-        told = [f"{a.value} -{event}-> {b.value} (slot {slot}, worker {worker})" for a, event, b, slot, worker in self.story]
+        told = [
+            f"{a.value} -{event}-> {b.value} (slot {slot}, worker {worker})" for a, event, b, slot, worker in self.story
+        ]
         return f"block {self.handle} {self.key}: {'; '.join(told)}"
 
 
@@ -88,6 +95,7 @@ class BlockTable:
         self._free_handles: list[int] = []
         self.undecoded: set[int] = set()
         self.refused: set[int] = set()
+        self.tainted: set[int] = set()  # decoded, but for bad rows
         self.arena_bases: NDArray[np.int64] = np.full(64, -1, np.int64)
 
     def __len__(self) -> int:
@@ -127,6 +135,8 @@ class BlockTable:
         block.state = target
         if target is BlockState.DECODED:
             self.undecoded.discard(block.handle)
+            if block.bad:
+                self.tainted.add(block.handle)
         elif target is BlockState.REFUSED:
             self.refused.add(block.handle)
         elif target is BlockState.DROPPED:
@@ -134,8 +144,25 @@ class BlockTable:
             self._free_handles.append(block.handle)
             self.undecoded.discard(block.handle)
             self.refused.discard(block.handle)
+            self.tainted.discard(block.handle)
         else:
             self.undecoded.add(block.handle)
+            self.tainted.discard(block.handle)
+
+    def error_in(self, batch: PlannedBatch) -> dict[str, Any] | None:
+        """Returns the error of the first row of a batch that cannot be had, None where every row can, or may yet."""
+        first: tuple[int, dict[str, Any]] | None = None
+        for handle in batch.blocks:
+            if handle not in self.refused and handle not in self.tainted:
+                continue
+            block = self._blocks[handle]
+            at = np.flatnonzero(batch.handles == handle)
+            bad = ((0, self._block_rows, block.error),) if block.error is not None else block.bad
+            for start, stop, error in bad:
+                hit = at[(batch.rows[at] >= start) & (batch.rows[at] < stop)]
+                if len(hit) and (first is None or int(hit[0]) < first[0]):
+                    first = int(hit[0]), error
+        return None if first is None else first[1]
 
     def hold(self, block: Block, slot: int) -> None:
         """Notes that `slot` is this block's."""

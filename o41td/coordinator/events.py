@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from o41td.coordinator.blocks import PlannedBlock
 
 __all__ = [
+    "BadRows",
     "BatchPlan",
     "BatchesWereGathered",
     "BlockKey",
@@ -77,6 +78,10 @@ class BatchPlan(Protocol):
         """Returns the claims that no batch handed out closes; once the plan is given up, they must be."""
 
 
+BadRows = tuple[int, int, dict[str, Any]]
+"""Rows [start, stop) of a block that cannot be had, and the record of the error that says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankAttached:
     """A rank wants the batches of `plan`; a later one of the same rank replaces an earlier one."""
@@ -120,10 +125,11 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True)
 class BlockWasDecoded:
-    """A slot holds a block."""
+    """A slot holds a block, but for its `bad` rows: (row start, row stop, error record) each."""
 
     worker: int
     handle: int
+    bad: tuple[BadRows, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,8 +104,7 @@ class LaneWindow:
         left = stops - starts - np.diff(np.searchsorted(self._came, np.append(starts, self._x_stop)))
         left -= np.clip(self._all_came_below - starts, 0, stops - starts)
         handles = [
-            self._claim(pieces) if rows_left else -1
-            for pieces, rows_left in zip(entered, left.tolist(), strict=True)
+            self._claim(pieces) if rows_left else -1 for pieces, rows_left in zip(entered, left.tolist(), strict=True)
         ]
         block = np.repeat(np.arange(len(entered)), [len(pieces.x) for pieces in entered])
         self._note_rows(int(starts[0]), rows)

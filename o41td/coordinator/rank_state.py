@@ -38,9 +38,9 @@ class RankState:
     plan_ended: bool = False
     told_end: bool = False
     told_failure: bool = False
-    # Blocks that wait for a worker: a heap of (ordinal of the first batch that needs it, tie-break, block). An entry is
-    # stale once the batch is sent or the block waits no more.
-    _queue: list[tuple[int, int, Block]] = field(default_factory=list)
+    # Blocks that wait for a worker: a heap of (ordinal of the first batch that needs it, place in that batch, tie-break,
+    # block). An entry is stale once the batch is sent or the block waits no more.
+    _queue: list[tuple[int, int, int, Block]] = field(default_factory=list)
     _num_queued: int = 0
     # Handles of blocks that were looked at since they came into the table or were evicted: what waits is in the queue.
     _known: set[int] = field(default_factory=set)
@@ -62,11 +62,11 @@ class RankState:
             batch.ordinal = ordinal
             self.unsent_rows += len(batch.rows)
             if not known.issuperset(batch.blocks):
-                for handle in batch.blocks:
+                for place, handle in enumerate(batch.blocks):
                     if handle not in known:
                         known.add(handle)
                         if table[handle].state is BlockState.WAITING:
-                            self._push(table[handle], ordinal)
+                            self._push(ordinal, place, table[handle])
         self.num_planned += len(batches)
         self.unsent.extend(batches)
 
@@ -83,7 +83,7 @@ class RankState:
         """Queues a block that has lost its worker or its slot, if an unsent batch needs it."""
         for batch in self.unsent:
             if block.handle in batch.blocks:
-                self._push(block, batch.ordinal)
+                self._push(batch.ordinal, batch.blocks.index(block.handle), block)
                 return
         self.forget(block.handle)
 
@@ -91,16 +91,16 @@ class RankState:
         """Looks at the handle anew when a batch needs it: it names another block now, or the block lost its slot."""
         self._known.discard(handle)
 
-    def _push(self, block: Block, ordinal: int) -> None:
-        heapq.heappush(self._queue, (ordinal, self._num_queued, block))
+    def _push(self, ordinal: int, place: int, block: Block) -> None:
         self._num_queued += 1
+        heapq.heappush(self._queue, (ordinal, place, self._num_queued, block))
 
     def first_wanted(self) -> tuple[int, Block] | None:
         """Returns the block that is most urgent of those that wait for a worker, and how far away its batch is."""
         if self.told_failure:
             return None
         while self._queue:
-            ordinal, _, block = self._queue[0]
+            ordinal, _, _, block = self._queue[0]
             if ordinal >= self.num_sent and block.state is BlockState.WAITING:
                 return ordinal - self.num_sent + self._first_distance, block
             heapq.heappop(self._queue)
@@ -108,7 +108,7 @@ class RankState:
 
     def wants(self, block: Block) -> bool:
         """Returns whether the block is in the queue with an entry that is not stale."""
-        return any(block is other and ordinal >= self.num_sent for ordinal, _, other in self._queue)
+        return any(block is other and ordinal >= self.num_sent for ordinal, _, _, other in self._queue)
 
     def distances(self) -> Iterator[tuple[int, PlannedBatch]]:
         """Returns the unsent batches with their distances; none where a failure has ended it."""

@@ -332,7 +332,8 @@ class LoaderServer:
                 assert self._table is not None
                 key = self._table[message.block_id].key
                 self._figures.note_decoded(key.stage, key.source, message)
-                self._handle(BlockWasDecoded(worker.number, message.block_id))
+                bad = tuple((start, stop, error) for start, stop, error in message.bad)
+                self._handle(BlockWasDecoded(worker.number, message.block_id, bad))
             case BlockFailed():
                 self._handle(BlockWasRefused(worker.number, message.block_id, message.error))
             case _:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from o41td.coordinator.resident import num_resident_blocks
 from o41td.fields import NUMPY_DTYPES, FieldPlan, field_bytes
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
-from o41td.memory import LoaderShape, MemoryBound, block_fill_rows, choose_block_rows, memory_bound
+from o41td.memory import LoaderShape, MemoryBound, block_fill_rows, choose_block_rows, memory_bound, slots_needed
 from o41td.order.stage import StageOrder
 from o41td.shm.layout import ArenaLayout, plan_arena
 
@@ -95,24 +96,36 @@ def size_loader(
         windows = _window_rows(job, job.stages[stage], sources[stage], lanes_served, resident)
         return replace(shape, window_rows=windows, extra_slots=extra_slots)
 
-    def window_slots(stage: int, source: int) -> int:
-        others = frozenset(range(len(sources[stage]))) - {source}
-        return shape_of(stage, others, 0).num_slots - shape_of(stage, others | {source}, 0).num_slots
+    def sized(stage: int, resident: frozenset[int], resident_slots: int) -> MemoryBound:
+        batch_blocks = _most_blocks_of_batch(job, job.stages[stage], sources[stage], block_rows, resident)
+        lacking = max(0, batch_blocks - shape_of(stage, resident, 0).num_slots)
+        return memory_bound(shape_of(stage, resident, resident_slots + lacking))
+
+    def slots_if_not_resident(stage: int, source: SourceIndex) -> tuple[int, int]:
+        windows = _window_rows(job, job.stages[stage], [source], lanes_served, frozenset())
+        window_slots = slots_needed(windows, block_rows, 0, fill_rows=shape.fill_rows)
+        batch_blocks = _most_blocks_of_batch(job, job.stages[stage], [source], block_rows, frozenset())
+        return max(window_slots, batch_blocks), window_slots
 
     resident: list[frozenset[int]] = []
     bounds: list[MemoryBound] = []
     for stage, stage_job in enumerate(job.stages):
-        without = memory_bound(shape_of(stage, frozenset(), 0))
-        cap = min(
-            _RESIDENT_CAP_BYTES // min(world_size, _RANKS_OF_A_HOST), max(0, limit_bytes - without.total_bytes) // 2
-        )
-        max_slots = cap // max(1, block_rows * row_bytes)
-        free_slots = [window_slots(stage, source) for source in range(len(sources[stage]))] if stage_job.infinite else []
-        chosen, slots = _resident_sources(stage_job, sources[stage], block_rows, max_slots, free_slots)
+        left_bytes = max(0, limit_bytes - memory_bound(shape_of(stage, frozenset(), 0)).total_bytes)
+        cap_bytes = min(_RESIDENT_CAP_BYTES // min(world_size, _RANKS_OF_A_HOST), left_bytes // 2)
+        candidates: list[tuple[frozenset[int], MemoryBound]] = []
+        if stage_job.infinite:
+            # What a source would take otherwise is free. A batch's blocks may already have room in other windows: if all
+            # does not fit with them counted, only the source's own windows are.
+            free = list(zip(*(slots_if_not_resident(stage, source) for source in sources[stage]), strict=True))
+            for cap_slots, free_slots in product((cap_bytes // max(1, block_rows * row_bytes), 0), free):
+                chosen, slots = _resident_sources(sources[stage], block_rows, cap_slots, free_slots)
+                candidates.append((chosen, sized(stage, chosen, slots)))
+        else:
+            candidates.append((frozenset(), sized(stage, frozenset(), 0)))
+        fitting = [candidate for candidate in candidates if candidate[1].total_bytes <= limit_bytes]
+        chosen, stage_bound = fitting[0] if fitting else min(candidates, key=lambda found: found[1].total_bytes)
         resident.append(chosen)
-        batch_blocks = _most_blocks_of_batch(job, stage_job, sources[stage], block_rows, chosen)
-        lacking = max(0, batch_blocks - shape_of(stage, chosen, 0).num_slots)
-        bounds.append(memory_bound(shape_of(stage, chosen, slots + lacking)))
+        bounds.append(stage_bound)
     bound = max(bounds, key=lambda candidate: (candidate.shape.num_slots, candidate.total_bytes))
     bound.check(limit_bytes)
     return LoaderSize(
@@ -159,14 +172,12 @@ def _lane_rows(job: StreamJob, stage: StageJob, source: SourceIndex) -> int:
 
 
 def _resident_sources(
-    stage: StageJob, sources: Sequence[SourceIndex], block_rows: int, max_slots: int, free_slots: Sequence[int]
+    sources: Sequence[SourceIndex], block_rows: int, max_slots: int, free_slots: Sequence[int]
 ) -> tuple[frozenset[int], int]:
     """Returns the sources that stay decoded, smallest first as long as they fit into `max_slots`, and their slots.
 
     A source that needs no more than its `free_slots` does not count against `max_slots`.
     """
-    if not stage.infinite:
-        return frozenset(), 0
     chosen: set[int] = set()
     slots = counted = 0
     for number in sorted(range(len(sources)), key=lambda number: sources[number].num_rows):

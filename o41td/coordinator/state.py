@@ -207,6 +207,7 @@ class LoaderState:
     def _decoded(self, event: BlockWasDecoded) -> None:
         block = self._finished_by(event.worker, event.handle)
         self.blocks_decoded += 1
+        block.bad = event.bad
         if block.state is BlockState.ORPHANED:
             self.slots.release(self.table.vacate(block))
         self.table.move(block, "decoded")
@@ -292,10 +293,13 @@ class LoaderState:
         undecoded = self.table.undecoded
         num_ready = 0
         for batch in islice(rank.unsent, max(0, room)):
-            if not undecoded.isdisjoint(batch.blocks):
+            if not undecoded.isdisjoint(batch.blocks) or self._has_bad_rows(batch):
                 break
             num_ready += 1
         return num_ready if self._num_ranks == 1 else self._within_share(rank, num_ready)
+
+    def _has_bad_rows(self, batch: PlannedBatch) -> bool:
+        return not self.table.tainted.isdisjoint(batch.blocks) and self.table.error_in(batch) is not None
 
     def _within_share(self, rank: RankState, num_batches: int) -> int:
         """Returns how many of the next batches can be sent beside those that are, within the rank's share of the slots."""
@@ -320,16 +324,16 @@ class LoaderState:
     def _fail_if_hopeless(self, rank: RankState) -> None:
         """Tells a rank whose next batch cannot be had.
 
-        Only when every block that it lacks is refused: so the error, that of the first of them, is the same each time.
+        Only when every block that it lacks is refused: so the error, that of its first bad row, is the same each time.
         """
         if rank.told_failure:
             return
         blocks = rank.unsent[0].blocks
         error: dict[str, Any] | None = None
-        if not self.table.refused.isdisjoint(blocks):
+        if not (self.table.refused.isdisjoint(blocks) and self.table.tainted.isdisjoint(blocks)):
             lacking = [handle for handle in blocks if handle in self.table.undecoded]
             if self.table.refused.issuperset(lacking):
-                error = self.table[lacking[0]].error
+                error = self.table.error_in(rank.unsent[0])
         elif len(blocks) > self.slots.num_slots:
             detail = f"a batch of {len(rank.unsent[0].rows)} rows lies in {len(blocks)} blocks; the arena has room for"
             advice = "Raise memory_limit_bytes, or set a smaller batch_size or block_rows"

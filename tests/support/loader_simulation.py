@@ -173,7 +173,9 @@ class Simulation:
                 case DecodeInto():
                     self._spoil(instruction)
                     self.workers[instruction.worker].orders.append(instruction)
-                    self.story.append(f"    -> worker {instruction.worker} decodes {instruction.handle} {instruction.key}")
+                    self.story.append(
+                        f"    -> worker {instruction.worker} decodes {instruction.handle} {instruction.key}"
+                    )
                 case SendBatches():
                     self._announce(instruction)
                 case SendEnd() | SendFailure():
@@ -199,7 +201,9 @@ class Simulation:
             if consumer.announced and self._may_gather(consumer):
                 actions.append((f"rank {consumer.rank} gathers", lambda c=consumer: self._gather(c)))
             if consumer.told < consumer.gathered:
-                actions.append((f"rank {consumer.rank} tells of {consumer.gathered}", lambda c=consumer: self._acknowledge(c)))
+                actions.append(
+                    (f"rank {consumer.rank} tells of {consumer.gathered}", lambda c=consumer: self._acknowledge(c))
+                )
         return actions
 
     def _chaotic(self) -> list[Action]:
@@ -312,7 +316,9 @@ class Simulation:
         for _ in range(self.random.randint(1, len(consumer.announced))):
             number, rows = consumer.announced.popleft()
             found = [self.arena[row] for row in rows]
-            assert found == consumer.stage.records[number], f"batch {number}: {found}, not {consumer.stage.records[number]}"
+            assert found == consumer.stage.records[number], (
+                f"batch {number}: {found}, not {consumer.stage.records[number]}"
+            )
             consumer.gathered += 1
             self.batches_checked += 1
             if not self._may_gather(consumer):

@@ -45,7 +45,9 @@ def test_rows_are_found_and_blocks_close_with_their_last_row(shards, block_rows,
     order = window_and_rest(shards, block_rows, buffer_rows, lanes, 0, 0)[0]
     epoch_rows = order.lane_line(0, 0).rows_per_epoch
     for count in range(0, 2 * epoch_rows + 1, 1 if step == 5 else 3):
-        order, index, table, window, rest = window_and_rest(shards, block_rows, buffer_rows, lanes, count, 2 * epoch_rows)
+        order, index, table, window, rest = window_and_rest(
+            shards, block_rows, buffer_rows, lanes, count, 2 * epoch_rows
+        )
         rest = rest[: len(rest) // step * step]
         came = set(order.open_walk(0, 0, 0).take(count).tolist())
         for start in range(0, len(rest), step):
@@ -66,10 +68,15 @@ def test_rows_are_found_and_blocks_close_with_their_last_row(shards, block_rows,
                 )
             )
             assert found == expected
-            assert [(0, s, r) for s, r in zip(pieces.shard[piece], at + pieces.to_shard_row[piece], strict=True)] == found
+            assert [
+                (0, s, r) for s, r in zip(pieces.shard[piece], at + pieces.to_shard_row[piece], strict=True)
+            ] == found
             came.update(x.tolist())
             open_before = set(window.handles.tolist())
-            closed = {int(pieces.handles[place]) for place in window.close_used_up(np.bincount(block, minlength=len(pieces.handles)))}
+            closed = {
+                int(pieces.handles[place])
+                for place in window.close_used_up(np.bincount(block, minlength=len(pieces.handles)))
+            }
             assert closed == {handle for handle in open_before if came.issuperset(rows_of(table, handle))}
             assert set(window.handles.tolist()) == open_before - closed
 

@@ -36,7 +36,14 @@ def test_each_row_of_any_epoch_is_found(block_rows, lanes):
     """Two epochs of every lane lead to the records of the order; each block is claimed once and stays claimed."""
     index = make_source([[2, 7], [0, 11], [1]])
     order = StageOrder(
-        seed=5, stage_index=0, unit_rows=[index.unit_rows], weights=[1.0], batch_size=1, buffer_rows=4, infinite=True, lanes=lanes
+        seed=5,
+        stage_index=0,
+        unit_rows=[index.unit_rows],
+        weights=[1.0],
+        batch_size=1,
+        buffer_rows=4,
+        infinite=True,
+        lanes=lanes,
     )
     table = BlockTable(block_rows)
     resident = ResidentBlocks(order, index, block_rows=block_rows, table=table)
@@ -48,7 +55,11 @@ def test_each_row_of_any_epoch_is_found(block_rows, lanes):
         pieces = resident.pieces
         block, row = pieces.block[piece].tolist(), (at + pieces.to_block_row[piece]).tolist()
         unit, unit_row = order.locate(0, lane, x)
-        expected = list(zip(index.unit_shard[unit].tolist(), (index.unit_first_row[unit] + unit_row).tolist(), strict=True))
+        expected = list(
+            zip(index.unit_shard[unit].tolist(), (index.unit_first_row[unit] + unit_row).tolist(), strict=True)
+        )
         assert [contents[b][r][1:] for b, r in zip(block, row, strict=True)] == expected
-        assert list(zip(pieces.shard[piece].tolist(), (at + pieces.to_shard_row[piece]).tolist(), strict=True)) == expected
+        assert (
+            list(zip(pieces.shard[piece].tolist(), (at + pieces.to_shard_row[piece]).tolist(), strict=True)) == expected
+        )
     assert all(block.claims == 1 for block in table)
