@@ -58,8 +58,8 @@ _TRANSITIONS: dict[tuple[BlockState, str], BlockState] = {
 class Block:
     """One block's entry.
 
-    `claims` counts the plans that may still need rows of it, `kills` the workers that died on it. A refused block has an
-    `error`; a decoded one may have `bad` rows.
+    `claims` counts the plans that may still need rows of it, `kills` the workers that died on it. A refused block has
+    an `error`; a decoded one may have `bad` rows.
     """
 
     handle: int
@@ -85,7 +85,7 @@ class Block:
 
 
 class BlockTable:
-    """All blocks by handle and by key, and the handles of those that are not decoded and of those that never will be."""
+    """All blocks by handle and by key; handles of those not decoded, of those that never will be, of those in part."""
 
     def __init__(self, block_rows: int) -> None:
         """`block_rows` is the number of arena rows of a slot."""

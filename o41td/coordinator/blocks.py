@@ -4,13 +4,13 @@ Kinds of index used here:
 
 * x, the lane-line coordinate: rows of one (source, lane) counted over all epochs, x = epoch * epoch_rows + p;
 * a run: consecutive rows of one unit that lie side by side in the line;
-* a piece: a run, or a slice of one whose unit has more than `block_rows` rows. Slices of a unit are equal (to a row) and
-  begin at the unit's first row, so they are the same in every epoch and lane, but for the lane's edges;
+* a piece: a run, or a slice of one whose unit has more than `block_rows` rows. Slices of a unit are equal (to a row)
+  and begin at the unit's first row, so they are the same in every epoch and lane, but for the lane's edges;
 * a block: consecutive pieces, packed greedily while they fit into `block_rows` rows.
 
 Greedy packing depends on where it starts. It starts anew at every group, the pieces that begin in a stretch of
-`GROUP_BLOCKS * block_rows` rows of an epoch, so any block can be computed from its own group alone: opening in the middle
-of 10^12 rows costs one group. Two neighbours in a group together have more than `block_rows` rows.
+`GROUP_BLOCKS * block_rows` rows of an epoch, so any block can be computed from its own group alone: opening in the
+middle of 10^12 rows costs one group. Two neighbours in a group together have more than `block_rows` rows.
 """
 
 from __future__ import annotations
@@ -166,5 +166,5 @@ class LaneBlocks:
 
 
 def slice_rows_of(unit_rows: IntArray, block_rows: int) -> IntArray:
-    """Returns the rows of the slices in which each unit comes: the unit's own, or equal parts of at most `block_rows`."""
+    """Returns the rows of each unit's slices: all of the unit's, or equal parts of at most `block_rows`."""
     return -(-unit_rows // np.maximum(1, -(-unit_rows // block_rows)))

@@ -1,8 +1,8 @@
 """A lane's window on one source: which block, and which row of it, each coming row is, and when a block is used up.
 
-Blocks are entered in line order as rows of them come up, and closed when the last of their rows has. Rows that had come before
-the place at which the window was opened are worked out once: by the shuffle's bound they lie within 2 R of it. A block all of
-whose rows had come by then is never claimed.
+Blocks are entered in line order as rows of them come up, and closed when the last of their rows has. Rows that had come
+before the place at which the window was opened are worked out once: by the shuffle's bound they lie within 2 R of it. A
+block all of whose rows had come by then is never claimed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ IntArray = NDArray[np.int64]
 class LaneWindow:
     """The open blocks of one (source, lane), oldest first.
 
-    Blocks are trimmed from the front only. One that is used up between open ones stays in the table with no rows left; so
-    does one that was never claimed, with handle -1. The shuffle's bound keeps these few.
+    Blocks are trimmed from the front only. One that is used up between open ones stays in the table with no rows left;
+    so does one that was never claimed, with handle -1. The shuffle's bound keeps these few.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LaneWindow:
         self.pieces = PieceTable.empty()
         # The piece of each row from `_x_low` on: numbers that count all pieces ever entered; eight bytes a live row.
         self._piece_of_row = np.empty(1024, np.int64)
-        self._x_low: int | None = None
+        self._x_low = -1
         self._num_trimmed = 0
 
     def _rows_that_came(self, order: StageOrder, count: int, earlier: int) -> IntArray:
@@ -60,7 +60,7 @@ class LaneWindow:
         return self.pieces.handles[self._left > 0]
 
     def find(self, x: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the piece in `pieces`, and the position along it, of the rows at `x`; enters blocks up to the last."""
+        """Returns the piece in `pieces` of each row at `x`, and its position in it; enters blocks up to the last."""
         x_last = int(x.max())
         if x_last >= self._x_stop:
             self._enter(x_last + 1)
@@ -123,10 +123,10 @@ class LaneWindow:
         return self._table.claim(BlockKey(self._index.stage, self._index.source, self._lane, block.x_start), block)
 
     def _note_rows(self, x_start: int, rows: IntArray) -> None:
-        """Extends `_piece_of_row` by the rows of pieces that are entered at `x_start`, dropping those below the oldest block."""
+        """Extends `_piece_of_row` by the rows of pieces that begin at `x_start`; rows below the oldest block go."""
         numbers = np.arange(len(rows)) + (self._num_trimmed + len(self.pieces.block))
         new = np.repeat(numbers, rows)
-        if self._x_low is None:
+        if self._x_low < 0:
             self._x_low = x_start
         oldest_x = -int(self.pieces.to_block_row[0]) if len(self.pieces.block) else x_start
         kept, dropped = x_start - oldest_x, oldest_x - self._x_low

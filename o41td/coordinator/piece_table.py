@@ -1,8 +1,8 @@
 """Where rows are, as one look-up each: the pieces of the blocks in use, as columns.
 
 Whoever knows a source's rows (a lane's window, a resident source) says of each row its piece and a position that counts
-rows along that piece. Everything else about the row follows from the piece's columns by one look-up and one addition, so
-the rows of all sources of a burst go through the same few vectorised steps together.
+rows along that piece. Everything else about the row follows from the piece's columns by one look-up and one addition,
+so the rows of all sources of a burst go through the same few vectorised steps together.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ IntArray = NDArray[np.int64]
 class PieceTable:
     """Pieces of blocks, `[pieces] int64` but for `handles`, which is `[blocks] int64`.
 
-    `block` is the piece's block, as a place in `handles`. A row at position `at` of its piece is row `at + to_block_row` of
-    that block, and row `at + to_shard_row` of shard `shard`.
+    `block` is the piece's block, as a place in `handles`. A row at position `at` of its piece is row `at +
+    to_block_row` of that block, and row `at + to_shard_row` of shard `shard`.
     """
 
     handles: IntArray

@@ -1,12 +1,12 @@
 """A rank's plan: its batches from a place on, each row as (block handle, row within the block). Pure arithmetic.
 
-Batches are worked out in bursts: a few thousand rows of each lane that the rank serves, in a handful of vectorised steps
-over the rows of all sources together, so the cost of Python is per batch and block, not per row. The first bursts are
-small, so that the first batch need not wait for thousands of others.
+Batches are worked out in bursts: a few thousand rows of each lane that the rank serves, in a handful of vectorised
+steps over the rows of all sources together, so the cost of Python is per batch and block, not per row. The first bursts
+are small, so that the first batch need not wait for thousands of others.
 
-Index kinds: n numbers the batches of the stage, the rank's k-th batch is n = position + rank + k * world_size, and lies in
-lane n mod lanes as its batch n // lanes. A lane's reader goes through all of the lane's batches; where other ranks share
-the lane, theirs are passed over, and count as taken.
+Index kinds: n numbers the batches of the stage, the rank's k-th batch is n = position + rank + k * world_size, and lies
+in lane n mod lanes as its batch n // lanes. A lane's reader goes through all of the lane's batches; where other ranks
+share the lane, theirs are passed over, and count as taken.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RankPlan:
         table: BlockTable,
         burst_rows: int = _BURST_ROWS,
     ) -> None:
-        """`resident` are the sources that stay decoded. Nothing is claimed but their blocks until batches are asked for.
+        """Claims the blocks of the `resident` sources, which stay decoded, and no others until batches are asked for.
 
         `burst_rows` is about how many rows are worked out at a time.
         """
@@ -135,7 +135,7 @@ class RankPlan:
         return handles + self._closes_next
 
     def _burst_rounds(self) -> int:
-        """Rounds of the next burst: more each time, and from the second on enough of each lane to be worth the steps."""
+        """Rounds of the next burst: more each time, and from the second on enough of each lane to pay for its steps."""
         batch_size, lanes = self._order.batch_size, self._lanes_served
         num_rounds = max(1, min(_MAX_BURST_BATCHES, self._next_burst_rows // batch_size))
         if self._next_round:
@@ -144,7 +144,7 @@ class RankPlan:
         return num_rounds if self._rounds is None else min(num_rounds, self._rounds - self._next_round)
 
     def _batches_of_lane(self, first_number: int, num_own: int) -> list[PlannedBatch]:
-        """Returns the rank's next `num_own` batches of the lane that batch `first_number` is of; they are one by one."""
+        """Returns the rank's next `num_own` batches of the lane of batch `first_number`, which is the first of them."""
         number, first = first_number % self._order.lanes, first_number // self._order.lanes
         lane = self._lanes.get(number)
         if lane is None:
@@ -180,9 +180,8 @@ class RankPlan:
         block = table.block[piece]
         taken = np.bincount(block, minlength=len(table.handles))
         num_blocks = len(table.handles)
-        used = np.zeros(num_own * num_blocks, np.bool_)
-        used[block.reshape(shape)[own] + np.arange(0, len(used), num_blocks)[:, None]] = True
-        used = used.reshape(num_own, num_blocks)
+        used = np.zeros((num_own, num_blocks), np.bool_)
+        used.reshape(-1)[block.reshape(shape)[own] + np.arange(0, used.size, num_blocks)[:, None]] = True
         closes = self._closed(lane, present, taken, used, table)
         piece, at = piece.reshape(shape)[own], at.reshape(shape)[own]
         numbers = batches.first_number + np.arange(num_own) * batches.number_step
@@ -264,8 +263,8 @@ class RankPlan:
     ) -> dict[int, list[int]]:
         """Returns the handles of used-up blocks by the place of the batch that closes them.
 
-        It is the last of this rank's to use the block, or the first where all its rows went to other ranks' batches. Where
-        all these batches are other ranks', the block is left to the next batch, the lane's short last one.
+        It is the last of this rank's to use the block, or the first where all its rows went to other ranks' batches.
+        Where all these batches are other ranks', the block is left to the next batch, the lane's short last one.
         """
         closes: dict[int, list[int]] = {0: self._closes_next} if self._closes_next else {}
         self._closes_next = []

@@ -1,7 +1,8 @@
 """One rank's flow of batches: planned, sent, gathered; and the blocks it waits for, in the order of its need.
 
-How urgent a block is to a rank is the distance of the first unsent batch that needs it: 0 for the next batch of a rank that
-has nothing in hand. Such a rank starves: its trainer waits, and with it, in step, perhaps those of all other ranks.
+How urgent a block is to a rank is the distance of the first unsent batch that needs it: 0 for the next batch of a rank
+that has nothing in hand. Such a rank starves: its trainer waits, and with it, in step, perhaps those of all other
+ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class RankState:
     """`unsent` batches are planned, `sent` ones are with the consumer; counts are of this generation.
 
     `served_at` numbers the rank's last message with batches among those of all ranks: of two ranks that starve, the one
-    served longer ago comes first. `told_failure`: the next batch cannot be had, nothing more is planned, decoded or sent.
+    served longer ago comes first. `told_failure`: the next batch cannot be had, nothing more is planned, decoded or
+    sent.
     """
 
     rank: int
@@ -38,8 +40,8 @@ class RankState:
     plan_ended: bool = False
     told_end: bool = False
     told_failure: bool = False
-    # Blocks that wait for a worker: a heap of (ordinal of the first batch that needs it, place in that batch, tie-break,
-    # block). An entry is stale once the batch is sent or the block waits no more.
+    # Blocks that wait for a worker: a heap of (ordinal of the first batch that needs it, place in that batch,
+    # tie-break, block). An entry is stale once the batch is sent or the block waits no more.
     _queue: list[tuple[int, int, int, Block]] = field(default_factory=list)
     _num_queued: int = 0
     # Handles of blocks that were looked at since they came into the table or were evicted: what waits is in the queue.
@@ -106,9 +108,9 @@ class RankState:
             heapq.heappop(self._queue)
         return None
 
-    def wants(self, block: Block) -> bool:
-        """Returns whether the block is in the queue with an entry that is not stale."""
-        return any(block is other and ordinal >= self.num_sent for ordinal, _, _, other in self._queue)
+    def queued(self) -> set[Block]:
+        """Returns the blocks in the queue with an entry that is not stale."""
+        return {block for ordinal, _, _, block in self._queue if ordinal >= self.num_sent}
 
     def distances(self) -> Iterator[tuple[int, PlannedBatch]]:
         """Returns the unsent batches with their distances; none where a failure has ended it."""

@@ -1,7 +1,8 @@
 """Resident sources: a small source of an infinite stage stays decoded, so its later epochs cost no decoding.
 
-Its blocks belong to no lane: units packed in the listed order, each unit whole or in its slices, the same whatever order an
-epoch walks them in. A plan claims all of them once and never closes them; each is decoded when a row of it is first needed.
+Its blocks belong to no lane: units packed in the listed order, each unit whole or in its slices, the same whatever
+order an epoch walks them in. A plan claims all of them once and never closes them; each is decoded when a row of it is
+first needed.
 """
 
 from __future__ import annotations

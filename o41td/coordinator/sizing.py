@@ -5,8 +5,8 @@ flight, and the blocks of resident sources; and never fewer than one batch may l
 
 Resident sources (infinite stages only) take at most half of what the bound leaves under the limit, and at most
 `_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch. Ranks of one host have a loader each, so
-the cap is shared among up to eight. A source that takes no more slots whole than its windows would is always resident: so
-is a tiny one, each of whose epochs would be a block of its own.
+the cap is shared among up to eight. A source that takes no more slots whole than its windows would is always resident:
+so is a tiny one, each of whose epochs would be a block of its own.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def size_loader(
         cap_bytes = min(_RESIDENT_CAP_BYTES // min(world_size, _RANKS_OF_A_HOST), left_bytes // 2)
         candidates: list[tuple[frozenset[int], MemoryBound]] = []
         if stage_job.infinite:
-            # What a source would take otherwise is free. A batch's blocks may already have room in other windows: if all
-            # does not fit with them counted, only the source's own windows are.
+            # What a source would take otherwise is free. A batch's blocks may already have room in other windows: if
+            # all does not fit with them counted, only the source's own windows are.
             free = list(zip(*(slots_if_not_resident(stage, source) for source in sources[stage]), strict=True))
             for cap_slots, free_slots in product((cap_bytes // max(1, block_rows * row_bytes), 0), free):
                 chosen, slots = _resident_sources(sources[stage], block_rows, cap_slots, free_slots)
@@ -142,7 +142,7 @@ def _regions_of(fields: Sequence[FieldPlan]) -> list[tuple[str, str, tuple[int, 
 
 
 def _window_batches(job: StreamJob, stage: StageJob) -> int:
-    """Batches that may be with the consumer ungathered: enough that a message carries many, few enough to stay small."""
+    """Batches that may be with the consumer ungathered: enough that a message carries many, few enough to be small."""
     return max(job.prefetch_batches + 2, min(_MAX_WINDOW_BATCHES, _WINDOW_ROWS // stage.batch_size))
 
 
@@ -198,8 +198,8 @@ def _most_blocks_of_batch(
 ) -> int:
     """Returns in how many blocks of sources that are not resident the rows of one batch may lie.
 
-    Rows of a source that leave the shuffle one after the other span R rows of the line, and about as many as they are: keys
-    are as dense as rows. Twice as many, and 64, are allowed for.
+    Rows of a source that leave the shuffle one after the other span R rows of the line, and about as many as they are:
+    keys are as dense as rows. Twice as many, and 64, are allowed for.
     """
     spread = beside = 0
     for number, source in enumerate(sources):
@@ -225,8 +225,8 @@ def _usual_unit(source: SourceIndex) -> tuple[int, int]:
 def _most_blocks_of_span(span_rows: int, rows: int, usual_rows: int, unusual: int, block_rows: int) -> int:
     """Returns how many blocks `span_rows` rows of a stretch of a line may touch, of a source of `rows` rows.
 
-    Two neighbours hold more than a block's rows. Units of the usual size fill blocks as well as they can; each other one
-    may cost a block more. Of those three times their share, and one, are allowed for.
+    Two neighbours hold more than a block's rows. Units of the usual size fill blocks as well as they can; each other
+    one may cost a block more. Of those three times their share, and one, are allowed for.
     """
     met = min(unusual, 3 * span_rows * unusual // rows + 1)
     filled = -(-span_rows // block_fill_rows(block_rows, usual_rows)) + met

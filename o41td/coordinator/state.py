@@ -8,12 +8,12 @@ What it keeps true (`validate` checks it):
 * a block stays in its slot while a batch that needs it is with a consumer;
 * each claim of a rank on a block is closed by one of its batches, or released when the rank's plan is given up.
 
-Why it cannot get stuck: blocks are issued in the order of urgency (see `RankState`). If a rank starves, no slot is free, and
-its next batch lacks a block, a decoded block that is needed later than that batch, or never, is evicted and decoded again
-in time. This finds a slot as long as the arena has as many slots as one batch has blocks, for each rank: a rank may have
-many batches in hand, but more than one only while they use no more than its share of the slots, so a rank that waits for
-another (ranks train in step) never holds what that one needs. Memory is bound by the number of slots, whatever the order
-needs; eviction only costs time.
+Why it cannot get stuck: blocks are issued in the order of urgency (see `RankState`). If a rank starves, no slot is
+free, and its next batch lacks a block, a decoded block that is needed later than that batch, or never, is evicted and
+decoded again in time. This finds a slot as long as the arena has as many slots as one batch has blocks, for each rank:
+a rank may have many batches in hand, but more than one only while they use no more than its share of the slots, so a
+rank that waits for another (ranks train in step) never holds what that one needs. Memory is bound by the number of
+slots, whatever the order needs; eviction only costs time.
 
 Whose fault a death is: a worker decodes its blocks in the order in which it was given them, so the first unfinished one
 is what it died on. After `_MAX_KILLS` of these a block is refused as if its data were bad, which in effect it is.
@@ -22,13 +22,10 @@ is what it died on. After `_MAX_KILLS` of these a block is refused as if its dat
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, assert_never
-
-import numpy as np
-from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import Block, BlockState, BlockTable
 from o41td.coordinator.events import (
@@ -92,8 +89,8 @@ class LoaderState:
     ) -> None:
         """`window_batches` bounds batches sent and not gathered, `ahead_rows` what is planned beyond them to find work.
 
-        `crash_error` words the error of a block that kills its workers. `num_ranks` is how many ranks may be attached at
-        once; `num_slots` must be as many times the blocks of one batch.
+        `crash_error` words the error of a block that kills its workers. `num_ranks` is how many ranks may be attached
+        at once; `num_slots` must be as many times the blocks of one batch.
         """
         self.table = table
         self.slots = SlotPool(num_slots)
@@ -197,7 +194,8 @@ class LoaderState:
 
     def _finished_by(self, worker_id: int, handle: int) -> Block:
         worker = self.workers[worker_id]
-        assert worker.queue and worker.queue[0] == handle, f"worker {worker_id} finished {handle}, holds {worker.queue}"
+        is_current = bool(worker.queue) and worker.queue[0] == handle
+        assert is_current, f"worker {worker_id} finished {handle}, holds {worker.queue}"
         worker.queue.popleft()
         worker.since_s = self._now_s
         block = self.table[handle]
@@ -252,8 +250,8 @@ class LoaderState:
     def _plan(self, rank: RankState, *, fully: bool) -> None:
         """Plans until there is enough to issue and enough to send.
 
-        Where not `fully`, at most a burst more than the next batch: the first blocks and batches shall not wait until all
-        is planned. Time passes after every other event, and then the rest is.
+        Where not `fully`, at most a burst more than the next batch: the first blocks and batches shall not wait until
+        all is planned. Time passes after every other event, and then the rest is.
         """
         target = self._lookahead * len(self.workers)
         planned = False
@@ -279,7 +277,8 @@ class LoaderState:
             rank.served_at = self._next_serving()
         for first in range(0, num_ready, _MAX_SENT_AT_ONCE):
             batches = rank.send(min(_MAX_SENT_AT_ONCE, num_ready - first))
-            arena_rows = self._arena_rows(batches)
+            bases = self.table.arena_bases
+            arena_rows = tuple([bases[batch.handles] + batch.rows for batch in batches])
             self._instructions.append(SendBatches(rank.rank, rank.generation, rank.plan.stage, batches, arena_rows))
         if rank.unsent:
             self._fail_if_hopeless(rank)
@@ -302,7 +301,7 @@ class LoaderState:
         return not self.table.tainted.isdisjoint(batch.blocks) and self.table.error_in(batch) is not None
 
     def _within_share(self, rank: RankState, num_batches: int) -> int:
-        """Returns how many of the next batches can be sent beside those that are, within the rank's share of the slots."""
+        """Returns how many of the next batches fit, beside those that are sent, into the rank's share of the slots."""
         share = self.slots.num_slots // self._num_ranks
         pinned = rank.pinned()
         for place, batch in enumerate(islice(rank.unsent, num_batches)):
@@ -310,12 +309,6 @@ class LoaderState:
             if len(pinned) > share and (place or rank.sent):
                 return place
         return num_batches
-
-    def _arena_rows(self, batches: Sequence[PlannedBatch]) -> tuple[NDArray[np.int64], ...]:
-        rows = self.table.arena_bases[np.concatenate([batch.handles for batch in batches])]
-        rows += np.concatenate([batch.rows for batch in batches])
-        ends = list(accumulate([len(batch.rows) for batch in batches]))
-        return tuple([rows[start:end] for start, end in zip([0, *ends], ends, strict=False)])
 
     def _next_serving(self) -> int:
         self._num_served += 1
@@ -334,7 +327,7 @@ class LoaderState:
             lacking = [handle for handle in blocks if handle in self.table.undecoded]
             if self.table.refused.issuperset(lacking):
                 error = self.table.error_in(rank.unsent[0])
-        elif len(blocks) > self.slots.num_slots:
+        if error is None and len(blocks) > self.slots.num_slots:
             detail = f"a batch of {len(rank.unsent[0].rows)} rows lies in {len(blocks)} blocks; the arena has room for"
             advice = "Raise memory_limit_bytes, or set a smaller batch_size or block_rows"
             error = error_to_record(MemoryBoundError(f"{detail} {self.slots.num_slots}", advice=advice))
@@ -361,7 +354,7 @@ class LoaderState:
             self._instructions.append(DecodeInto(worker.worker, block.handle, slot, block.key, block.planned))
 
     def _first_wanted(self) -> tuple[tuple[int, int], Block] | None:
-        """Returns the most urgent block that waits for a worker; its need is (distance, when its rank was served last)."""
+        """Returns the most urgent block that waits, after its need: (distance, when the rank was served last)."""
         first: tuple[tuple[int, int], Block] | None = None
         for rank in self.ranks.values():
             wanted = rank.first_wanted()
@@ -383,7 +376,7 @@ class LoaderState:
         return min(able, key=lambda worker: (len(worker.queue), worker.worker))
 
     def _make_room(self, need: tuple[int, int]) -> bool:
-        """Evicts the decoded block that is needed latest, if a rank starves and it is needed after that rank's batch."""
+        """Evicts the decoded block that is needed latest, if it is needed after the batch for which a rank starves."""
         if need[0] > 0:
             return False
         pinned = set().union(*[rank.pinned() for rank in self.ranks.values()])
@@ -425,18 +418,23 @@ class LoaderState:
             assert rank.num_planned - rank.num_sent == len(rank.unsent)
             assert rank.unsent_rows == sum(len(batch.rows) for batch in rank.unsent)
             for batch in rank.sent:
-                assert all(self.table[handle].state is BlockState.DECODED for handle in batch.blocks)
+                assert self.table.undecoded.isdisjoint(batch.blocks), (
+                    f"batch {batch.number} was sent, but lacks a block"
+                )
+            queued = rank.queued()
             for _, batch in rank.distances():
-                for block in map(self.table.__getitem__, batch.blocks):
-                    wanted = block.state is not BlockState.WAITING or rank.wants(block)
-                    assert wanted, f"batch {batch.number} lacks a block that is not queued: {block.told()}"
+                for handle in self.table.undecoded.intersection(batch.blocks):
+                    block = self.table[handle]
+                    if block.state is BlockState.WAITING:
+                        assert block in queued, f"batch {batch.number} lacks a block that is not queued: {block.told()}"
 
     def _validate_blocks(self) -> None:
-        claims: Counter[int] = Counter()
+        closes: list[int] = []
         for rank in self.ranks.values():
             for batch in (*rank.sent, *rank.unsent):
-                claims.update(batch.closes)
-            claims.update(rank.plan.open_handles())
+                closes.extend(batch.closes)
+            closes.extend(rank.plan.open_handles())
+        claims = Counter(closes)
         held: dict[int, int] = {}
         issued: dict[int, int | None] = {}
         for block in self.table:

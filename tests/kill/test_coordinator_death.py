@@ -87,11 +87,10 @@ def test_two_deaths_without_progress_are_an_error_and_the_checkpoint_goes_on(con
     first = coordinator_pid(stream)
     faulty_host.order("start", "SIGKILL", times=2, module="o41td.coordinator")
     kill(first)
-    got = 1
+    batches = iter(stream.next, None)
     with pytest.raises(CoordinatorError) as caught:
-        while True:
-            reference.check(stream.next(), number=got)
-            got += 1
+        _ = [reference.check(batch, number=number) for number, batch in enumerate(batches, start=1)]
+    got = stream.checkpoint().batches_yielded
     assert "SIGKILL" in str(caught.value)
     with pytest.raises(CoordinatorError) as again:
         stream.next()

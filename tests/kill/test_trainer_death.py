@@ -41,7 +41,7 @@ def config_file(write_shards, tmp_path):
 def _started(config_file, batches: int = 0) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", _JOB, str(config_file), str(batches)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, cwd="/",
     )  # fmt: skip
 
 
@@ -124,7 +124,11 @@ def test_a_forked_child_that_outlives_the_trainer_does_not_hold_the_loader(confi
         "print(*loader, flush=True)\nos.waitpid(child, 0)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script, str(config_file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, str(config_file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
     ) as process:
         pids = [int(word) for word in process.stdout.readline().split()]
         assert len(pids) == 3

@@ -17,14 +17,22 @@ from stream_reference import ID_ONLY, ids_of, stage_of, stream_config
 
 
 def test_a_folder_stands_for_its_shards_and_nothing_else(write_shards, tmp_path, open_stream):
-    """J12: markers, hidden and temporary files are left out, capitals and sub-folders count, a dangling link is an error."""
+    """J12: markers, hidden and temporary files are left out, sub-folders count, a dangling link is an error."""
     paths = write_shards([3, 4, 5])
     folder = tmp_path / "set"
     (folder / "sub").mkdir(parents=True)
     paths[0].rename(folder / "a.parquet")
     paths[1].rename(folder / "B.PARQUET")
     paths[2].rename(folder / "sub" / "c.parquet")
-    for name in ("_SUCCESS", "_metadata", ".x.parquet.crc", "x.parquet.tmp", "_hidden.parquet", ".hidden.parquet", "notes.txt"):
+    for name in (
+        "_SUCCESS",
+        "_metadata",
+        ".x.parquet.crc",
+        "x.parquet.tmp",
+        "_hidden.parquet",
+        ".hidden.parquet",
+        "notes.txt",
+    ):
         (folder / name).write_text("not data")
     (folder / "empty").mkdir()
     (folder / "folder.parquet").mkdir()
@@ -38,7 +46,7 @@ def test_a_folder_stands_for_its_shards_and_nothing_else(write_shards, tmp_path,
 
 
 def test_names_are_taken_literally(write_shards, tmp_path, open_stream):
-    """K1, J9: %, #, +, spaces, brackets, stars and CJK in names are themselves; file:// is decoded; each has its rows."""
+    """K1, J9: %, #, +, spaces, brackets, stars and CJK are themselves; file:// is decoded; each has its rows."""
     names = ["k=a%2312", "k=a#12", "a b", "a%20b", "a+b", "[x]", "st*r", "é漢字", "a?b"]
     paths = []
     for number, shard in enumerate(write_shards([1] * len(names))):
@@ -81,14 +89,17 @@ def test_one_slow_shard_of_eight_delays_nothing_but_itself(write_shards, faulty_
 
 
 def test_the_public_samples_stream_as_their_tables(parquet_testing, open_stream):
-    """Delta-packed, byte-stream-split and dictionary pages arrive as pyarrow reads them; lists with nulls by their policy."""
+    """Delta-packed and byte-stream-split pages arrive as pyarrow reads them, lists with nulls by their policy."""
     import pyarrow.parquet as pq
 
     from o41td import ProjectedField
 
     for name, columns in (
         ("delta_binary_packed.parquet", {"bitwidth7": "i64", "int_value": "i32"}),
-        ("byte_stream_split_extended.gzip.parquet", {"double_byte_stream_split": "f64", "int32_byte_stream_split": "i32"}),
+        (
+            "byte_stream_split_extended.gzip.parquet",
+            {"double_byte_stream_split": "f64", "int32_byte_stream_split": "i32"},
+        ),
     ):
         path = parquet_testing / "data" / name
         fields = [ProjectedField(name=column, dtype=dtype) for column, dtype in columns.items()]
@@ -116,6 +127,8 @@ def test_a_small_dev_shm_is_no_obstacle_and_never_a_signal(write_shards, tmp_pat
         "    print(stream.stats()['arena']['kind'], len(stream.notices), '/dev/shm' in stream.notices[0])\n"
     )
     (tmp_path / "job.py").write_text(script)
-    mount = f"mount -t tmpfs -o size=1m tmpfs /dev/shm && exec {os.sys.executable} {tmp_path}/job.py {tmp_path}/config.json"
+    mount = (
+        f"mount -t tmpfs -o size=1m tmpfs /dev/shm && exec {os.sys.executable} {tmp_path}/job.py {tmp_path}/config.json"
+    )
     ended = run_python("-c", f"import os; os.execv({unshare!r}, ['unshare', '-m', 'sh', '-c', {mount!r}])")
     assert (ended.code, ended.out, ended.err) == (0, "memfd 1 True\n", "")

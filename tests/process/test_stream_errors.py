@@ -20,13 +20,13 @@ from o41td import (
     ConfigError,
     CorruptDataError,
     DataError,
+    FileSource,
     MemoryBoundError,
     MissingShardError,
     O41Error,
     ProjectedField,
     SchemaError,
     ShardFile,
-    FileSource,
     StreamClosedError,
     ValueRefusedError,
     open_batch_stream,
@@ -36,7 +36,7 @@ from stream_reference import ID_ONLY, Reference, ids_of, stage_of, stream_config
 
 
 def _damage_row_group(path: Path, row_group: int) -> None:
-    """Overwrite the data pages of a row group's first column, and leave the file's size, time and footer as they are."""
+    """Overwrite a row group's pages of the first column, and leave the file's size, time and footer alone."""
     column = pq.read_metadata(path).row_group(row_group).column(0)
     start = min(o for o in (column.dictionary_page_offset, column.data_page_offset) if o)
     before = path.stat()
@@ -48,21 +48,19 @@ def _damage_row_group(path: Path, row_group: int) -> None:
 
 def _ids_until_error(stream: BatchStream) -> tuple[list[int], O41Error]:
     """What arrives, and the error behind it, which comes again on every later next()."""
-    ids = []
+    batches: list[list[int]] = []
     with pytest.raises(O41Error) as caught:
-        for batch in stream:
-            ids.extend(batch["id"].tolist())
+        batches.extend(batch["id"].tolist() for batch in stream)
     for _ in range(3):
         with pytest.raises(type(caught.value)) as again:
             stream.next()
         assert str(again.value) == str(caught.value)
-    return ids, caught.value
+    return [row_id for batch in batches for row_id in batch], caught.value
 
 
 @pytest.mark.parametrize("block_rows", [None, 16])
 def test_every_batch_before_a_corrupt_row_group_arrives_then_the_error(write_shards, open_stream, block_rows):
-    """Shard 2 of 3 is damaged in its second row group: 48 rows before it arrive, however many row groups share a slot;
-    the error names it; a seek goes on behind it."""
+    """48 rows before shard 2 of 3's damaged row group arrive, whatever shares its slot; a seek goes on behind it."""
     paths = write_shards([32, 48, 32], row_group_rows=16)
     _damage_row_group(paths[1], 1)
     config = stream_config(stage_of(paths), threads=2, block_rows=block_rows)
@@ -149,7 +147,7 @@ def test_a_missing_file_is_refused_at_open(write_shards, tmp_path):
     ids=["lacks the column", "text", "a list", "fractions"],
 )
 def test_schema_drift_is_refused_at_open_naming_shard_and_column(write_shards, tmp_path, open_stream, column, told):
-    """L5: the third of three shards has another `id`. Types that can hold integers pass; their values are judged later."""
+    """L5: the third of three shards has another `id`. A type that can hold integers passes."""
     odd = tmp_path / "odd.parquet"
     pq.write_table(pa.table(column), odd)
     config = stream_config(stage_of([*write_shards([8, 8]), odd]), fields=ID_ONLY)
@@ -179,7 +177,7 @@ def test_several_bad_shards_are_all_told_at_open(write_shards, tmp_path):
 
 
 def test_a_shard_cut_short_during_the_run_is_an_error_not_a_signal(write_shards, open_stream):
-    """J13: truncated behind the first batch: batches of other shards arrive, then an error names it; no process died."""
+    """J13: truncated behind the first batch: what is before arrives, then an error names it; no process died."""
     paths = write_shards([64, 4000], row_group_rows=50)
     stream = open_stream(stream_config(stage_of(paths), block_rows=50))
     pids = {process.pid for process in psutil.Process().children(recursive=True)}
@@ -273,8 +271,8 @@ def test_a_memory_limit_that_is_too_small_names_the_setting(write_shards):
 
 def test_a_source_without_rows_is_refused(write_shards):
     """A shard without row groups alone: refused by name; beside others it adds nothing (see the order tests)."""
+    paths = write_shards([0], name="empty")
     with pytest.raises(ConfigError, match="nothing-in-it"):
-        paths = write_shards([0], name="empty")
         open_batch_stream(stream_config(stage_of(FileSource(files=[str(paths[0])], name="nothing-in-it"))))
 
 

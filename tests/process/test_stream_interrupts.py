@@ -21,8 +21,8 @@ from o41td import BatchStreamConfig, open_batch_stream
 with open_batch_stream(BatchStreamConfig.load(sys.argv[1])) as stream:
     expected = 0
     for _ in range(10):
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             while True:
                 batch = stream.next()
                 assert batch["id"].tolist() == [(expected + k) % 400 for k in range(4)], (expected, batch["id"])
@@ -81,7 +81,7 @@ def _started(script: str, config_file) -> subprocess.Popen[str]:
     """The script in a process group of its own, as a terminal starts it."""
     return subprocess.Popen(
         [sys.executable, "-c", script, str(config_file)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, cwd="/",
     )  # fmt: skip
 
 
@@ -89,16 +89,16 @@ def test_ten_ctrl_c_to_the_whole_group_are_one_interrupt_each(config_file):
     """M8: each is one KeyboardInterrupt in the trainer; checkpoint and the next batch are right; stderr stays empty."""
     with _started(_READS_ON, config_file) as process:
         for _ in range(10):
-            assert process.stdout.readline() == "ready\n"
+            assert process.stdout.readline() == "ready\n", process.communicate(timeout=20)
             os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=20)
-        assert (process.returncode, out, err) == (0, "done\n", "")
+        assert (err, process.returncode, out) == ("", 0, "done\n")
 
 
 def test_an_uncaught_ctrl_c_is_one_short_traceback_and_the_end(config_file):
     """M8: the script ends as by SIGINT, its own traceback on stderr, and none of any other process."""
     with _started(_IS_ENDED, config_file) as process:
-        assert process.stdout.readline() == "ready\n"
+        assert process.stdout.readline() == "ready\n", process.communicate(timeout=20)
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=20)
     assert process.returncode == -signal.SIGINT
@@ -127,11 +127,11 @@ def test_the_signals_of_a_scheduler_reach_the_trainer_alone(config_file):
         "print('done', flush=True)\n"
     )
     with _started(script, config_file) as process:
-        assert process.stdout.readline() == "ready\n"
+        assert process.stdout.readline() == "ready\n", process.communicate(timeout=20)
         for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
             os.killpg(process.pid, getattr(signal, name))
         out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (0, "done\n", "")
+    assert (err, process.returncode, out) == ("", 0, "done\n")
 
 
 def test_an_interrupt_at_any_moment_of_next_loses_no_batch(write_shards, open_stream):

@@ -100,7 +100,9 @@ def test_a_mix_keeps_its_weights_at_every_prefix(write_shards, open_stream):
 
 def test_a_source_that_runs_out_leaves_and_the_others_go_on(write_shards, open_stream):
     """F6, F7: a finite mix ends when all sources are empty; three rows in a mix of equal weights all come."""
-    stage = stage_of(write_shards([50], name="a"), write_shards([3], name="b", first_id=900), batch_size=8, buffer_rows=8)
+    stage = stage_of(
+        write_shards([50], name="a"), write_shards([3], name="b", first_id=900), batch_size=8, buffer_rows=8
+    )
     stream = open_stream(stream_config(stage))
     ids = ids_of(list(stream))
     assert sorted(ids) == [*range(50), 900, 901, 902]

@@ -1,4 +1,4 @@
-"""Several ranks: disjoint and complete, equal numbers of steps, exact dropped rows, and a share of the decoding each."""
+"""Several ranks: disjoint and complete, equal numbers of steps, exact dropped rows, a share of the decoding each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _run_ranks(config: BatchStreamConfig, world_size: int) -> tuple[list[list[li
 
 @pytest.mark.parametrize(("drop_last", "lanes"), [(False, None), (True, 1)])
 def test_ranks_end_together_and_every_row_is_delivered_or_counted(write_shards, drop_last, lanes):
-    """D5: 101 rows, 2 ranks, batches of 10: the same steps on both, every row once or in exactly one rank's dropped_rows."""
+    """D5: 101 rows, 2 ranks, batches of 10: the same steps, every row once or in one rank's dropped_rows."""
     config = stream_config(
         stage_of(write_shards([101]), batch_size=10, buffer_rows=16, drop_last=drop_last), lanes=lanes
     )
@@ -84,7 +84,7 @@ def test_too_little_for_every_rank_is_refused_on_every_rank(write_shards, rows, 
 
 
 def test_a_batch_larger_than_the_data_is_refused_with_drop_last(write_shards):
-    """D7: 100 rows in batches of 101 with drop_last would be nothing: refused at open; without drop_last it is one batch."""
+    """D7: 100 rows in batches of 101 with drop_last would be nothing: refused; without, it is one batch."""
     paths = write_shards([100])
     with pytest.raises(ConfigError, match="drop_last"):
         open_batch_stream(stream_config(stage_of(paths, batch_size=101, drop_last=True)))

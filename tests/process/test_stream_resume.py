@@ -57,7 +57,7 @@ def _states(stream: BatchStream, *, stage: int, batches: int) -> list[dict]:
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_state_of_every_batch_gives_exactly_the_rest(streams, reference, stage):
-    """A1, A3, A5: of a finite stage, before the first batch, behind each, and behind the last, which gives a clean end."""
+    """A1, A3, A5: before the first batch, behind each, and behind the last, which gives a clean end."""
     stream = streams[0, 1]
     total = reference.num_batches(stage)
     for taken, state in enumerate(_states(stream, stage=stage, batches=total)):
@@ -69,7 +69,7 @@ def test_a_state_of_every_batch_gives_exactly_the_rest(streams, reference, stage
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_state_of_one_rank_gives_the_rest_on_more_ranks(streams, reference, stage, world_size):
-    """G1: taken on one rank at every second batch, resumed on each of two or three: what they get and drop is the rest."""
+    """G1: taken on one rank at every second batch, resumed on two or three: what they get and drop is the rest."""
     total = reference.num_batches(stage)
     rows = sum(len(reference.ids(number, stage)) for number in range(total))
     for taken, state in list(enumerate(_states(streams[0, 1], stage=stage, batches=total)))[::2]:
@@ -89,7 +89,16 @@ def test_a_chain_of_world_sizes_joins_without_a_seam(streams, reference):
     state = streams[0, 1].state_dict()
     position, total = {0: 0, 1: 0, 2: 0}, 0
     state["cursor"] = [[0, 0]]
-    for world_size, stage, rounds in ((1, 0, 3), (2, 0, 1), (3, 2, 5), (2, 2, 2), (3, 1, 1), (1, 0, 1), (1, 2, 4), (3, 0, 1)):
+    for world_size, stage, rounds in (
+        (1, 0, 3),
+        (2, 0, 1),
+        (3, 2, 5),
+        (2, 2, 2),
+        (3, 1, 1),
+        (1, 0, 1),
+        (1, 2, 4),
+        (3, 0, 1),
+    ):
         states = []
         for rank in range(world_size):
             stream = streams[rank, world_size]
@@ -112,7 +121,7 @@ def test_a_chain_of_world_sizes_joins_without_a_seam(streams, reference):
 
 
 def test_an_endless_mix_resumes_in_every_epoch(streams, reference):
-    """A7, A10, F6: 139 rows an epoch of sources that start over on their own; 90 batches of 4, resumed at every fifth."""
+    """A7, A10, F6: 139 rows an epoch of sources that start over on their own, resumed at every fifth batch."""
     stream = streams[0, 1]
     states = _states(stream, stage=2, batches=90)
     for taken in range(0, 90, 5):
@@ -198,7 +207,7 @@ def test_a_saved_checkpoint_is_resumed_by_another_process_on_other_ranks(config,
 
 @pytest.mark.parametrize("block_rows", [None, 5])
 def test_a_small_shuffled_set_resumes_at_every_row(write_shards, open_stream, block_rows):
-    """A3: 200 rows, a buffer of 64, batches of one, one slot or small ones: resumed at every one of the 201 positions."""
+    """A3: 200 rows, a buffer of 64, batches of one, one slot or small ones: resumed at each of 201 positions."""
     config = stream_config(stage_of(write_shards([200]), batch_size=1, buffer_rows=64), block_rows=block_rows)
     stream = open_stream(config)
     straight = ids_of(list(stream))

@@ -92,10 +92,17 @@ def test_a_thread_that_is_not_the_main_one(job, tmp_path):
 
 
 def test_a_folder_of_decoys_and_a_long_tmpdir(job, tmp_path):
-    """M1, M5: workers/, shm/, numpy.py, pyarrow.py, o41td.py and others where the script runs; TMPDIR of 150 characters."""
+    """M1, M5: workers/, shm/, numpy.py, o41td/ and others where the script runs; a TMPDIR of 150 characters."""
     arguments, runs = job
     around, scripts = tmp_path / "around", tmp_path / "scripts"
-    for folder in (around / "workers", around / "shm", around / "coordinator", around / "o41td", around / "msgpack", scripts):
+    for folder in (
+        around / "workers",
+        around / "shm",
+        around / "coordinator",
+        around / "o41td",
+        around / "msgpack",
+        scripts,
+    ):
         folder.mkdir(parents=True)
         if folder != scripts:
             (folder / "__init__.py").write_text("raise SystemExit('a decoy was imported')")

@@ -82,10 +82,11 @@ class Ended:
 
 
 def run_python(*arguments: str, text: str | None = None, **keys: Any) -> Ended:
-    """Run this interpreter with arguments, and `text` on its standard input.
+    """Run this interpreter with arguments, and `text` on its standard input, in a folder where no checkout is.
 
     Blocks: until it ends, 60 s at most.
     """
+    keys.setdefault("cwd", "/")
     if text is None:
         keys["stdin"] = subprocess.DEVNULL
     done = subprocess.run([sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=60, **keys)
@@ -183,8 +184,9 @@ class FaultyHost:
     def order(self, shard: str, act: str, *, times: int = 1_000_000, module: str = "o41td.workers") -> None:
         """From now on, processes of `module` that look at the shard of this file name do `act`, so many times in all.
 
-        `act` is a signal's name, "exit" (with code 0), "fail" (words and code 1), "raise" or "sleep:SECONDS". In place of a shard, "start" is the
-        start of a process, and "getuid" a coordinator's step between its answer to the trainer and its first order.
+        `act` is a signal's name, "exit" (with code 0), "fail" (words and code 1), "raise" or "sleep:SECONDS". In place
+        of a shard, "start" is the start of a process, and "getuid" a coordinator's step between its answer to the
+        trainer and its first order.
         """
         partial = self.folder / f"{shard}.partial"
         partial.write_text(f"{module} {act} {times}")

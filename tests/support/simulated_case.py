@@ -14,7 +14,7 @@ from source_cases import Record, make_source, records_of_batch
 
 __all__ = ["SimulatedCase", "SimulatedStage", "case_of"]
 
-_HORIZON = 30
+_HORIZON = 24
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,15 @@ class SimulatedStage:
 
 @dataclass(frozen=True)
 class SimulatedCase:
-    """The stages of one loader. `bad_units` cannot be decoded, `deadly_units` kill their worker: (stage, source, unit)."""
+    """The stages of one loader, and units that cannot be had, as (stage, source, unit).
+
+    The rows of `bad_units` cannot, blocks with one of `refused_units` cannot, and `deadly_units` kill their worker.
+    """
 
     stages: list[SimulatedStage]
     block_rows: int
     bad_units: frozenset[tuple[int, int, int]]
+    refused_units: frozenset[tuple[int, int, int]]
     deadly_units: frozenset[tuple[int, int, int]]
 
     @cached_property
@@ -91,8 +95,9 @@ def case_of(seed: int) -> SimulatedCase:
     ]
     return SimulatedCase(
         stages=stages,
-        block_rows=random.randint(1, 5),
-        bad_units=frozenset(random.sample(units, 1) if random.random() < 0.2 else ()),
+        block_rows=random.choice([1, 2, 3, 4, 6, 8]),
+        bad_units=frozenset(random.sample(units, random.randint(1, 2)) if random.random() < 0.2 else ()),
+        refused_units=frozenset(random.sample(units, 1) if random.random() < 0.15 else ()),
         deadly_units=frozenset(random.sample(units, 1) if random.random() < 0.15 else ()),
     )
 
@@ -118,5 +123,5 @@ def _stage_of(random: Random, number: int) -> SimulatedStage:
         drop_last=random.random() < 0.3,
         lanes=random.randint(1, 3),
     )
-    resident = frozenset(source.source for source in sources if infinite and random.random() < 0.5)
+    resident = frozenset(source.source for source in sources if infinite and random.random() < 0.7)
     return SimulatedStage(number, order, sources, resident)

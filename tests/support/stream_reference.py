@@ -1,5 +1,4 @@
-"""What a stream must give, worked out without a loader: positions by `o41td.order`, values by pyarrow over the whole
-files.
+"""What a stream must give, worked out without a loader: positions by `o41td.order`, values by pyarrow.
 
 Tests build a config with `stream_config`, and compare batches with a `Reference` over the same config.
 """
@@ -58,7 +57,9 @@ class Reference:
         for number, stage in enumerate(config.stages):
             footers = [[pq.read_metadata(path) for path in source.files] for source in stage.sources]
             units = [[_units_of(footer) for footer in source] for source in footers]
-            self._units.append([[(s, first) for s, shard in enumerate(source) for first, _ in shard] for source in units])
+            self._units.append(
+                [[(s, first) for s, shard in enumerate(source) for first, _ in shard] for source in units]
+            )
             self._tables.append([[_columns_of(Path(path)) for path in source.files] for source in stage.sources])
             self.orders.append(
                 StageOrder(
@@ -84,7 +85,9 @@ class Reference:
         """(source, shard, row in shard) of each row of a batch."""
         source, unit, row = self.orders[stage].coordinates(number)
         places = [self._units[stage][s][u] for s, u in zip(source.tolist(), unit.tolist(), strict=True)]
-        return [(s, shard, first + r) for s, (shard, first), r in zip(source.tolist(), places, row.tolist(), strict=True)]
+        return [
+            (s, shard, first + r) for s, (shard, first), r in zip(source.tolist(), places, row.tolist(), strict=True)
+        ]
 
     def arrays(self, number: int, stage: int = 0) -> dict[str, NDArray[Any]]:
         """What the arrays of a batch hold."""
@@ -140,9 +143,7 @@ def ids_of(batches: Iterator[Batch] | Sequence[Batch]) -> list[int]:
 
 def contents_of(stream: Any) -> list[tuple[int, dict[str, bytes]]]:
     """The rest of a stream as (batch index, bytes of each field)."""
-    return [
-        (batch.batch_index, {name: array.tobytes() for name, array in batch.arrays().items()}) for batch in stream
-    ]
+    return [(batch.batch_index, {name: array.tobytes() for name, array in batch.arrays().items()}) for batch in stream]
 
 
 def _units_of(footer: Any) -> list[tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,7 @@ CASES = [
 
 
 def line_of(unit_rows, lanes=1, lane=0, shuffled=False):
+    """One lane of a source whose units have these rows."""
     order = StageOrder(
         seed=3,
         stage_index=0,
@@ -36,6 +39,7 @@ def line_of(unit_rows, lanes=1, lane=0, shuffled=False):
 
 
 def blocks_between(line, unit_rows, block_rows, x_start, x_stop):
+    """The blocks from the one that holds `x_start` to the one that reaches `x_stop`."""
     blocks = LaneBlocks(line, np.array(unit_rows, np.int64), block_rows=block_rows, x_start=x_start)
     found = [blocks.next_block()]
     while found[-1].x_stop < x_stop:
@@ -101,7 +105,7 @@ def test_two_neighbours_hold_more_than_one_block(unit_rows, block_rows, lanes, s
     """Neighbours of one group together exceed `block_rows`: what sizing counts on."""
     line = line_of(unit_rows, lanes, 0, shuffled)
     blocks = blocks_between(line, unit_rows, block_rows, 0, line.rows_per_epoch)
-    for before, after in zip(blocks, blocks[1:], strict=False):
+    for before, after in pairwise(blocks):
         groups = {block.x_start // (GROUP_BLOCKS * block_rows) for block in (before, after)}
         assert len(groups) == 2 or before.num_rows + after.num_rows > block_rows
 

@@ -22,6 +22,7 @@ CASES = [
 
 
 def window_and_rest(shards, block_rows, buffer_rows, lanes, count, num_rows):
+    """A window opened behind `count` rows, and the x of the rows that come next."""
     index = make_source(shards)
     order = StageOrder(
         seed=1,
@@ -82,6 +83,7 @@ def test_rows_are_found_and_blocks_close_with_their_last_row(shards, block_rows,
 
 
 def rows_of(table, handle):
+    """The x of all rows of a block."""
     planned = table[handle].planned
     return range(planned.x_start, planned.x_stop)
 

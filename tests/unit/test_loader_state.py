@@ -35,7 +35,7 @@ BLOCK_ROWS = 10
 
 @dataclass
 class ScriptedPlan:
-    """Batches given as lists of block letters; a letter's block is closed by the last batch that has it, unless kept."""
+    """Batches given as block letters; a letter's block is closed by the last batch that has it, unless kept."""
 
     table: BlockTable
     script: list[str]
@@ -111,6 +111,7 @@ class Loader:
 
 
 def letter_of(key):
+    """The letter that a block has in a script."""
     return chr(ord("a") + key.x_start // BLOCK_ROWS)
 
 
@@ -135,7 +136,7 @@ def told(instructions):
 
 
 def test_blocks_are_decoded_in_order_and_batches_sent_when_whole():
-    """From attach to end: blocks in order of first need, a batch once all its blocks are there, each slot given back."""
+    """From attach to end: blocks in order of first need, a batch once all its blocks are there, slots given back."""
     loader = Loader()
     assert told(loader.attach("ab", "bc", "d")) == []
     assert told(loader.tell(WorkerBecameReady(0))) == ["decode a by 0", "decode b by 0"]
@@ -200,7 +201,7 @@ def test_a_block_that_kills_three_workers_is_refused():
 
 
 def test_the_error_is_that_of_the_first_bad_block_whichever_is_refused_first():
-    """Two bad blocks in one batch: the rank hears of the first of them, once both are known, and again if it asks again."""
+    """Two bad blocks in a batch: the rank hears of the first once both are known, and the same if it asks again."""
     loader = Loader(workers=2, lookahead=1)
     loader.attach("ab", "c")
     loader.tell(WorkerBecameReady(0))
@@ -287,7 +288,7 @@ def test_a_batch_larger_than_the_arena_is_an_error_not_a_wait():
 
 
 def test_a_rank_waiting_for_another_holds_no_more_than_its_share():
-    """Two ranks in step, four slots: the first, sent much, leaves the second, which comes late, what one batch needs."""
+    """Two ranks in step, four slots: the first leaves the second, which comes late, what one batch needs."""
     loader = Loader(slots=4, lookahead=4, num_ranks=2)
     loader.attach("ab", "cd", "ef", rank=0)
     loader.tell(WorkerBecameReady(0))
@@ -378,7 +379,7 @@ def test_what_cannot_happen_is_refused_with_the_story():
     loader.attach("a", keep="a")
     loader.tell(WorkerBecameReady(0))
     loader.decoded("a")
-    with pytest.raises(InvalidTransition, match="'issue' while decoded.*waiting -issue-> issued"):
+    with pytest.raises(InvalidTransition, match=r"'issue' while decoded.*waiting -issue-> issued"):
         loader.table.move(loader.table[loader.handle("a")], "issue")
     with pytest.raises(AssertionError, match="worker 0 finished"):
         loader.decoded("a")

@@ -40,6 +40,7 @@ def plan_of(shards, *, batch_size, position=0, rank=0, world_size=1, block_rows=
 
 
 def all_batches(plan):
+    """All batches to the end."""
     batches = []
     while more := plan.next_batches():
         batches += more
@@ -47,6 +48,7 @@ def all_batches(plan):
 
 
 def starts_of(table, handles):
+    """The first row of each block."""
     return [table[handle].planned.x_start for handle in handles]
 
 
@@ -88,7 +90,7 @@ def test_ranks_that_share_a_lane_share_its_blocks():
 
 
 def test_a_short_last_batch_closes_what_others_used_up():
-    """Batches 3 and 4, other ranks', use up rows 6-8; rank 2's next is 5, the lane's last row: it closes that block too."""
+    """Others' batches 3 and 4 use up rows 6-8; rank 2's next is 5, the lane's last row: it closes that block too."""
     plan, table, _, _ = plan_of([[3, 3, 3, 2]], batch_size=2, rank=2, world_size=3, burst_rows=1)
     (second,), (fifth,) = plan.next_batches(), plan.next_batches()
     assert (second.number, second.rows.tolist()) == (2, [1, 2])
@@ -126,7 +128,7 @@ def test_first_bursts_are_small():
 
 
 def test_dropped_rows_are_the_orders():
-    """9 rows, batches of 2, two ranks: the fifth batch has no partner, so its row is dropped, by the rank it would go to."""
+    """9 rows, batches of 2, two ranks: the fifth batch has no partner; the rank it would go to drops its row."""
     plans = [plan_of([[9]], batch_size=2, rank=rank, world_size=2)[0] for rank in (0, 1)]
     assert [len(all_batches(plan)) for plan in plans] == [2, 2]
     assert [plan.dropped_rows() for plan in plans] == [1, 0]

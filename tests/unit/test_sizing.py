@@ -83,7 +83,7 @@ def test_small_sources_of_an_infinite_stage_stay():
 
 
 def test_a_source_smaller_than_its_window_stays_whatever_the_limit():
-    """3 rows, block after block of them, would take more slots than all of it: resident even with no memory to spare."""
+    """3 rows, block after block of them, would take more slots than once: resident even with no memory to spare."""
     sources = [[make_source([[3]]), make_source([[1000] * 300], source=1)]]
     job = job_of([(2, 64, 0, True)], block_rows=1000)
     free = size_loader(job, sources, world_size=1, limit_bytes=8 * GIB)
