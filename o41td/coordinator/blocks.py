@@ -15,7 +15,7 @@ middle of 10^12 rows costs one group. Two neighbours in a group together have mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +77,14 @@ class PieceRuns:
         start = np.maximum(cut, self.row[run])
         stop = np.minimum(cut + slice_rows[run], (self.row + self.rows)[run])
         return PieceRuns(self.x[run] + start - self.row[run], self.unit[run], start, stop - start)
+
+    @staticmethod
+    def joined(runs: Sequence[PieceRuns]) -> PieceRuns:
+        """Returns the pieces of all, one after the other."""
+        if len(runs) == 1:
+            return runs[0]
+        columns = zip(*[(run.x, run.unit, run.row, run.rows) for run in runs], strict=True)
+        return PieceRuns(*[np.concatenate(column) for column in columns])
 
     def part(self, first: int, last: int) -> PieceRuns:
         """Returns the pieces [first, last)."""

@@ -7,6 +7,8 @@ block all of whose rows had come by then is never claimed.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,7 @@ class LaneWindow:
         epoch_x = count // line.rows_per_epoch * line.rows_per_epoch
         self._all_came_below = max(epoch_x, count - reach + 1 if reach else count)
         self._came = self._rows_that_came(order, count, max(epoch_x, count - 2 * reach)) if reach else _NOTHING
+        self._came_stop = int(self._came[-1]) + 1 if len(self._came) else self._all_came_below
         self._blocks = LaneBlocks(line, index.unit_rows, block_rows=block_rows, x_start=self._all_came_below)
         self._x_stop = self._all_came_below  # rows below it belong to blocks that were entered
         self._left = _NOTHING  # of each block in the table, rows that have not come
@@ -91,32 +94,35 @@ class LaneWindow:
         self._num_trimmed += num_pieces - len(self.pieces.block)
 
     def _enter(self, x_stop: int) -> None:
-        entered = []
+        entered: list[PieceRuns] = []
+        starts: list[int] = []
         while self._x_stop < x_stop:
             pieces = self._blocks.next_pieces()
-            self._x_stop = int(pieces.x[-1] + pieces.rows[-1])
             entered.append(pieces)
-        x, unit, row, rows = (
-            np.concatenate(columns) for columns in zip(*[(p.x, p.unit, p.row, p.rows) for p in entered], strict=True)
-        )
-        starts = np.array([pieces.x[0] for pieces in entered], np.int64)
-        stops = np.append(starts[1:], self._x_stop)
-        left = stops - starts - np.diff(np.searchsorted(self._came, np.append(starts, self._x_stop)))
-        left -= np.clip(self._all_came_below - starts, 0, stops - starts)
-        handles = [
-            self._claim(pieces) if rows_left else -1 for pieces, rows_left in zip(entered, left.tolist(), strict=True)
+            starts.append(int(pieces.x[0]))
+            self._x_stop = int(pieces.x[-1] + pieces.rows[-1])
+        left = [
+            stop - start - (self._num_came(start, stop) if start < self._came_stop else 0)
+            for start, stop in pairwise([*starts, self._x_stop])
         ]
+        handles = [self._claim(pieces) if rows_left else -1 for pieces, rows_left in zip(entered, left, strict=True)]
+        added = PieceRuns.joined(entered)
         block = np.repeat(np.arange(len(entered)), [len(pieces.x) for pieces in entered])
-        self._note_rows(int(starts[0]), rows)
-        entered_pieces = PieceTable(
+        self._note_rows(starts[0], added.rows)
+        table = PieceTable(
             handles=np.array(handles, np.int64),
             block=block,
-            to_block_row=-starts[block],
-            shard=self._index.unit_shard[unit].astype(np.int64),
-            to_shard_row=self._index.unit_first_row[unit] + row - x,
+            to_block_row=-np.array(starts, np.int64)[block],
+            shard=self._index.unit_shard[added.unit].astype(np.int64),
+            to_shard_row=self._index.unit_first_row[added.unit] + added.row - added.x,
         )
-        self.pieces = PieceTable.joined([self.pieces, entered_pieces])
+        self.pieces = PieceTable.joined([self.pieces, table]) if len(self.pieces.block) else table
         self._left = np.concatenate([self._left, left])
+
+    def _num_came(self, x_start: int, x_stop: int) -> int:
+        """Returns how many of these rows had come before the window was opened."""
+        first, last = np.searchsorted(self._came, [x_start, x_stop]).tolist()
+        return int(last - first) + max(0, min(self._all_came_below, x_stop) - x_start)
 
     def _claim(self, pieces: PieceRuns) -> int:
         block = pieces.block()

@@ -172,7 +172,8 @@ class RankPlan:
 
     def _opened(self, lane: int, batch_in_lane: int) -> _LaneState:
         counts = self._order.lane_mix(lane).counts_at(batch_in_lane * self._order.batch_size)
-        return _LaneState(lane, self._order.open_lane(lane, batch_in_lane), {}, counts)
+        fill_rows = max(self._order.batch_size, self._burst_rows // 2 // min(4, self._lanes_served))
+        return _LaneState(lane, self._order.open_lane(lane, batch_in_lane, fill_rows=fill_rows), {}, counts)
 
     def _planned(self, lane: _LaneState, batches: _Batches, num_own: int) -> list[PlannedBatch]:
         present, table, piece, at = self._located(lane, batches)

@@ -207,11 +207,13 @@ class LoaderServer:
                 callback: Callable[[int, int], None] = key.data
                 callback(key.fd, mask)
         now_s = time.monotonic()
-        if serving and now_s - self._ticked_s >= _CLOCK_S:
+        if not serving:
+            return
+        if now_s - self._ticked_s >= _CLOCK_S:
             self._ticked_s = now_s
             self._look_for_slow_starts(now_s)
-            if self._state is not None:
-                self._handle(TimePassed(now_s))
+        if self._state is not None:
+            self._handle(TimePassed(now_s))  # which plans what the events before left for a quieter moment
 
     def _flush(self, channel: Channel) -> None:
         """Sends what can be sent, and asks to be told when more can."""

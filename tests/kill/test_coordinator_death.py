@@ -20,11 +20,11 @@ def config(write_shards):
 
 
 def test_a_coordinator_killed_at_any_time_costs_no_byte(config, open_stream):
-    """SIGKILL before the first batch, after one, midway, before the last and behind it: the same bytes and digest."""
+    """SIGKILL before the first batch, midway, before the last and behind it: the same bytes and digest."""
     reference = Reference(config)
     stream = open_stream(config)
     whole = add_digests(*[reference.digest(number, number) for number in range(60)])
-    for restarts, moment in enumerate((0, 1, 30, 59, 60), start=1):
+    for restarts, moment in enumerate((0, 30, 59, 60), start=1):
         stream.seek(0)
         digest = stream.order_digest
         for at in range(moment):
@@ -56,7 +56,7 @@ def test_seek_and_figures_right_after_a_kill(config, open_stream):
     """A jump and a stats() while the coordinator is being replaced."""
     reference = Reference(config)
     stream = open_stream(config)
-    for _ in range(3):
+    for _ in range(2):
         stream.seek(5)
         reference.check(stream.next(), number=5)
         os.kill(coordinator_pid(stream), signal.SIGKILL)

@@ -137,10 +137,10 @@ def test_300_shards_under_a_limit_of_128_open_files(write_shards, tmp_path):
 
 
 def test_descriptors_threads_and_segments_stay_flat_over_many_streams(write_shards):
-    """H8: 8 streams opened and closed in one process, a batch read or none, leave it as it was after the first."""
+    """H8: 5 streams opened and closed in one process, a batch read or none, leave it as it was after the first."""
     config = stream_config(stage_of(write_shards([64]), infinite=True))
     seen = []
-    for number in range(8):
+    for number in range(5):
         with open_batch_stream(config) as stream:
             if number % 2 == 0:
                 assert stream.next()["id"].tolist() == list(range(8))
@@ -150,10 +150,10 @@ def test_descriptors_threads_and_segments_stay_flat_over_many_streams(write_shar
 
 
 def test_a_bystander_that_asks_for_figures_changes_nothing(write_shards, open_stream):
-    """H5: `o41td status` attaches and leaves, five times; the stream and the loader's processes go on."""
+    """H5: `o41td status` attaches and leaves, twice; the stream and the loader's processes go on."""
     stream = open_stream(stream_config(stage_of(write_shards([400]), batch_size=10, infinite=True)))
     before = stream.stats()
-    for number in range(3):
+    for number in range(2):
         ended = run_python("-P", "-m", "o41td", "status", "--json")
         assert (ended.code, ended.err) == (0, "")
         mine = [loader for loader in json.loads(ended.out) if loader["pid"] == before["pid"]]
