@@ -1,4 +1,8 @@
-"""The feed: the stream's side of the gathering thread. Nothing here holds a lock, so Ctrl-C may come anywhere."""
+"""The feed: the stream's side of the gathering thread. Nothing here holds a lock, so Ctrl-C may come anywhere.
+
+For the same reason the thread is never asked whether it lives, nor joined: CPython 3.11's `Thread.is_alive` takes and
+releases a lock of its own, and interrupted in between it marks a running thread as ended (bpo-45274).
+"""
 
 from __future__ import annotations
 
@@ -33,6 +37,7 @@ class BatchFeed:
         prefetch_batches: int,
         rank: int,
         world_size: int,
+        stall_timeout_s: float,
     ) -> None:
         """Takes over `loader` and starts the thread; arguments as for `Gatherer`."""
         self._gatherer = Gatherer(
@@ -42,6 +47,7 @@ class BatchFeed:
             prefetch_batches=prefetch_batches,
             rank=rank,
             world_size=world_size,
+            stall_timeout_s=stall_timeout_s,
         )
         self._serve = 0
         self._pid = os.getpid()
@@ -64,7 +70,7 @@ class BatchFeed:
         self._serve += 1
         gatherer.handed_out = -1
         gatherer.ready.clear()
-        gatherer.requested = (self._serve, place)
+        gatherer.requested.append((self._serve, place))
         gatherer.bell.ring()
 
     def take(self, ordinal: int) -> GatheredBatch | int:
@@ -112,7 +118,7 @@ class BatchFeed:
             raise outcome[1].with_traceback(None)
         if gatherer.fatal is not None:
             raise gatherer.fatal.with_traceback(None)
-        if not self._thread.is_alive():
+        if gatherer.has_ended:
             raise CoordinatorError("the gathering thread is gone; please report this")
         return None
 
@@ -145,7 +151,7 @@ class BatchFeed:
             if gatherer.fatal is not None:
                 raise gatherer.fatal.with_traceback(None)
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not self._thread.is_alive():
+            if left_s <= 0 or gatherer.has_ended:
                 raise CoordinatorError("the loader's coordinator does not answer")
             self._await_arrival(lambda: gatherer.stats[0] >= wanted, min(left_s, _LIVENESS_S))
         return gatherer.stats[1]
@@ -162,7 +168,9 @@ class BatchFeed:
         gatherer.ready.clear()
         gatherer.bell.ring()
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            while not gatherer.has_ended:
+                gatherer.is_awaited = True
+                gatherer.arrived.wait(_LIVENESS_S)
             gatherer.bell.close()
             gatherer.arrived.close()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -87,8 +88,9 @@ class _Announced:
 class Gatherer:
     """The thread's side of a feed.
 
-    The stream's thread writes `requested`, `handed_out`, `rows_handed_out`, `wait_s`, `stats_wanted`, `closing` and
-    `is_awaited`, and takes from the left of `ready`. The gatherer writes all others, and adds to the right of `ready`.
+    The stream's thread writes `handed_out`, `rows_handed_out`, `wait_s`, `stats_wanted`, `closing` and
+    `is_awaited`, adds to `requested`, and takes from the left of `ready`. The gatherer writes all others, and adds to
+    the right of `ready`.
     """
 
     def __init__(
@@ -100,9 +102,10 @@ class Gatherer:
         prefetch_batches: int,
         rank: int,
         world_size: int,
+        stall_timeout_s: float,
     ) -> None:
         """`restart` makes a new loader in place of a dead one; `buffers(stage)` owns the memory of its batches."""
-        self.requested: tuple[int, Place] | None = None
+        self.requested: deque[tuple[int, Place]] = deque()
         self.handed_out = -1  # ordinal of the last batch that the loop was given
         self.rows_handed_out = 0
         self.wait_s = 0.0
@@ -115,6 +118,7 @@ class Gatherer:
         self.fatal: O41Error | None = None
         self.stats: tuple[int, dict[str, Any]] = (0, {})
         self.is_asleep = False
+        self.has_ended = False  # the last thing that the thread sets
         self.coordinator_restarts = 0
         self.arrived = Doorbell()  # ends the sleep of the stream's thread
         self.loader = loader
@@ -134,6 +138,8 @@ class Gatherer:
         self._gathered_before = 0  # batches of this serve under coordinators that died
         self._acknowledged = 0
         self._stats_asked = 0
+        self._stall_timeout_s = stall_timeout_s
+        self._heard_s = time.monotonic()
         self._deaths_without_progress = 0
 
     def run(self) -> None:
@@ -165,6 +171,8 @@ class Gatherer:
             populating.join()
             self._regions = {}
             self.loader.end()
+            self.has_ended = True
+            self.arrived.ring()
 
     def _is_closing(self) -> bool:
         return self.closing  # which the other thread may have set since the last look
@@ -182,7 +190,7 @@ class Gatherer:
 
     def _step(self) -> None:
         """Does the next thing there is to do, or sleeps."""
-        if self.requested is not None:
+        if self.requested:
             self._begin_serve()
         if not self._is_told:
             self._tell_place()
@@ -207,9 +215,8 @@ class Gatherer:
     # ---- serving -----------------------------------------------------------------------------------------------------
 
     def _begin_serve(self) -> None:
-        assert self.requested is not None
-        self._serve, self._place = self.requested
-        self.requested = None
+        while self.requested:
+            self._serve, self._place = self.requested.popleft()
         self.outcome = self._announced_outcome = None
         self._announced.clear()
         self._gathered = self._gathered_before = self._acknowledged = 0
@@ -274,17 +281,31 @@ class Gatherer:
     def _sleep_or_receive(self) -> None:
         self.is_asleep = True
         # What came in before the flag was up rang no bell, so it is looked for once more.
-        is_needed = self.requested is not None or self.closing or self.stats_wanted > self._stats_asked
+        is_needed = bool(self.requested) or self.closing or self.stats_wanted > self._stats_asked
         if is_needed or (self._announced and self._has_room):
             self.is_asleep = False
             return
         channel = self.loader.channel
-        can_receive = self.bell.wait(None, also=channel.fileno())
+        can_receive = self.bell.wait(self._stall_timeout_s / 4, also=channel.fileno())
         self.is_asleep = False
         if can_receive:
+            self._heard_s = time.monotonic()
             self._take_message(channel.receive())
             for message in channel.received():
                 self._take_message(message)
+        else:
+            self._look_for_stall()
+
+    def _look_for_stall(self) -> None:
+        """Asks a silent coordinator for a sign of life; one that gives none is killed, and so replaced."""
+        silent_s = time.monotonic() - self._heard_s
+        if not self.is_awaited:
+            self._heard_s = time.monotonic()
+        elif silent_s > self._stall_timeout_s:
+            _LOGGER.info("the loader's coordinator has been silent for %.0f s and is killed", silent_s)
+            self.loader.process.kill()
+        elif silent_s > self._stall_timeout_s / 2:
+            self.loader.channel.send(StatsRequest(0))
 
     def _take_message(self, message: Message) -> None:
         match message:
@@ -302,7 +323,7 @@ class Gatherer:
             case LoaderFailed():
                 raise error_from_record(message.error)
             case StatsReply():
-                self.stats = (message.request_id, message.stats)
+                self.stats = (max(message.request_id, self.stats[0]), message.stats)
                 self._tell_arrival()
             case _:
                 raise ChannelClosed(f"unexpected message {type(message).__name__}")

@@ -96,6 +96,7 @@ class BatchStream:
             prefetch_batches=job.prefetch_batches,
             rank=rank,
             world_size=world_size,
+            stall_timeout_s=job.stall_timeout_s,
         )
         self._finalizer = weakref.finalize(self, self._feed.close)
         _LIVE_FEEDS.add(self._feed)
@@ -172,6 +173,7 @@ class BatchStream:
         Raises:
             ConfigError: There is no such stage.
         """
+        self._check_usable()
         number = self._stage_number(stage)
         if number != self._cursor.stage:
             self._move_to(self._cursor.advanced(number))
@@ -252,7 +254,7 @@ class BatchStream:
         return self.checkpoint().to_document()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to where `state_dict` was taken, also by another rank or under another world size.
+        """Goes to where `state_dict` was taken, also by another rank or, with the same `lanes`, world size.
 
         Raises:
             CheckpointError: It is of another stream; the fields that differ are named.

@@ -31,6 +31,7 @@ __all__ = [
     "Message",
     "OpenLoader",
     "OpenProgress",
+    "PieceBegun",
     "ReadFooter",
     "Retire",
     "ServeFrom",
@@ -109,16 +110,24 @@ class AttachArena(Message):
 class DecodeBlock(Message):
     """Decode rows into a slot.
 
-    Each piece is ``[uri, size_bytes, mtime_ns, row_group, group_rows, decoded_bytes, shard_row, row_start, row_stop,
-    slot_row]``:
-    rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of its shard, go to the slot's rows
-    from `slot_row` on.
+    Each piece is ``[number, uri, size_bytes, mtime_ns, row_group, group_rows, decoded_bytes, shard_row, row_start,
+    row_stop, slot_row]``: rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of its shard,
+    go to the slot's rows from `slot_row` on. `careful` asks for a `PieceBegun` with the piece's number before each.
     """
 
     block_id: int
     source: int
     slot: int
+    careful: bool
     pieces: list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceBegun(Message):
+    """A careful worker begins a piece of a block."""
+
+    block_id: int
+    piece: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +312,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     FooterFailed,
     AttachArena,
     DecodeBlock,
+    PieceBegun,
     BlockDecoded,
     BlockFailed,
     Retire,

@@ -33,6 +33,7 @@ from o41td.workers.messages import (
     FooterFailed,
     FooterRead,
     Message,
+    PieceBegun,
     ReadFooter,
     WorkerReady,
 )
@@ -151,11 +152,11 @@ class Worker:
             if isinstance(order, DecodeBlock):
                 for piece in order.pieces[:_READ_AHEAD_PIECES]:
                     with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
-                        self._reader(order.source, piece).will_need(piece[3])
+                        self._reader(order.source, piece).will_need(piece[4])
                 return
 
     def _reader(self, source: int, piece: list[Any]) -> ShardReader:
-        uri, size_bytes, mtime_ns = piece[:3]
+        uri, size_bytes, mtime_ns = piece[1:4]
         return self._readers.reader(
             source,
             uri,
@@ -171,7 +172,9 @@ class Worker:
         work = _Work()
         bad: list[list[Any]] = []
         for piece in order.pieces:
-            row_start, row_stop, at = piece[7:10]
+            number, uri, _size, _mtime, row_group, *_counts, row_start, row_stop, at = piece
+            if order.careful:
+                self._answer(PieceBegun(order.block_id, number))
             try:
                 self._decode_piece(order, piece, work)
             except O41Error as error:
@@ -179,7 +182,7 @@ class Worker:
             except MemoryError as error:
                 detail = f"decoding it ran out of memory: {error}"
                 source = self._source_names[order.source]
-                failure = CorruptDataError(detail, source=source, shard=piece[0], row_group=piece[3])
+                failure = CorruptDataError(detail, source=source, shard=uri, row_group=row_group)
                 bad.append([at, at + row_stop - row_start, error_to_record(failure)])
         if len(bad) == len(order.pieces):
             return BlockFailed(order.block_id, bad[0][2])
@@ -187,7 +190,7 @@ class Worker:
         return BlockDecoded(order.block_id, work.rows, work.read_bytes, work.fetch_s, work.decode_s, project_s, bad)
 
     def _decode_piece(self, order: DecodeBlock, piece: list[Any], work: _Work) -> None:
-        uri, _size, _mtime, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
+        _number, uri, _size, _mtime, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
         begun = time.perf_counter()
         reader = self._reader(order.source, piece)
         opened = time.perf_counter()

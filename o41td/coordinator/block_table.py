@@ -59,7 +59,7 @@ class Block:
     """One block's entry.
 
     `claims` counts the plans that may still need rows of it, `kills` the workers that died on it. A refused block has
-    an `error`; a decoded one may have `bad` rows.
+    an `error`; a decoded one may have `bad` rows. `lost` holds the errors of pieces that kill whoever decodes them.
     """
 
     handle: int
@@ -72,6 +72,8 @@ class Block:
     claims: int = 0
     error: dict[str, Any] | None = None
     bad: tuple[BadRows, ...] = ()
+    current_piece: int | None = None
+    lost: dict[int, dict[str, Any]] = field(default_factory=dict)
     story: deque[tuple[BlockState, str, BlockState, int | None, int | None]] = field(
         default_factory=lambda: deque(maxlen=12)
     )

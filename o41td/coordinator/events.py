@@ -22,6 +22,7 @@ __all__ = [
     "Event",
     "Instruction",
     "KillWorker",
+    "PieceWasBegun",
     "PlannedBatch",
     "RankAttached",
     "RankLeft",
@@ -133,6 +134,15 @@ class BlockWasDecoded:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceWasBegun:
+    """A careful worker begins a piece of the block that it decodes."""
+
+    worker: int
+    handle: int
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlockWasRefused:
     """A block cannot be decoded, for a reason that lies in the data."""
 
@@ -156,19 +166,25 @@ Event = (
     | WorkerExited
     | BlockWasDecoded
     | BlockWasRefused
+    | PieceWasBegun
     | TimePassed
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeInto:
-    """Have a worker decode a block into a slot."""
+    """Have a worker decode a block into a slot, `without` some of its pieces.
+
+    A `careful` worker says which piece it begins: an earlier one died on this block.
+    """
 
     worker: int
     handle: int
     slot: int
     key: BlockKey
     block: PlannedBlock
+    careful: bool = False
+    without: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from o41td.coordinator.events import (
     DecodeInto,
     Event,
     KillWorker,
+    PieceWasBegun,
     RankAttached,
     SendBatches,
     SendEnd,
@@ -65,6 +66,7 @@ from o41td.workers.messages import (
     Message,
     OpenLoader,
     OpenProgress,
+    PieceBegun,
     ServeFrom,
     StatsReply,
     StatsRequest,
@@ -78,6 +80,7 @@ __all__ = ["LoaderServer"]
 
 _TICK_S = 0.5
 _CLOCK_S = 0.1
+_START_TIMEOUT_S = 60.0
 _MAX_START_FAILURES = 3
 _PROGRESS_EVERY_S = 0.1
 
@@ -336,6 +339,8 @@ class LoaderServer:
                 self._figures.note_decoded(key.stage, key.source, message)
                 bad = tuple((start, stop, error) for start, stop, error in message.bad)
                 self._handle(BlockWasDecoded(worker.number, message.block_id, bad))
+            case PieceBegun():
+                self._handle(PieceWasBegun(worker.number, message.block_id, message.piece))
             case BlockFailed():
                 self._handle(BlockWasRefused(worker.number, message.block_id, message.error))
             case _:
@@ -378,11 +383,13 @@ class LoaderServer:
             self._attach(worker)
 
     def _look_for_slow_starts(self, now_s: float) -> None:
-        timeout_s = self._job.stall_timeout_s if self._job is not None else 120.0
+        stall_s = self._job.stall_timeout_s if self._job is not None else _START_TIMEOUT_S
         for worker in self._pool.workers.values():
-            busy = worker.ready and not (self._desk is not None and self._desk.is_busy(worker.number))
-            if not busy and worker.killed_because is None and now_s - worker.started_s > timeout_s:
-                worker.killed_because = f"it made no progress for {timeout_s:g} s (stall_timeout_s)"
+            reads_footer = worker.ready and self._desk is not None and self._desk.is_busy(worker.number)
+            timeout_s = stall_s if reads_footer else max(stall_s, _START_TIMEOUT_S)
+            is_watched = reads_footer or not worker.ready  # blocks have leases of their own
+            if is_watched and worker.killed_because is None and now_s - worker.started_s > timeout_s:
+                worker.killed_because = f"it made no progress for {timeout_s:g} s"
                 worker.process.kill()
 
     def _give_footers(self) -> None:
@@ -423,11 +430,14 @@ class LoaderServer:
     def _order_decode(self, order: DecodeInto) -> None:
         index = self._by_stage[order.key.stage][order.key.source]
         pieces = []
-        for piece in order.block.pieces:
+        for number, piece in enumerate(order.block.pieces):
+            if number in order.without:
+                continue
             unit = piece.unit
             shard = index.shards[index.unit_shard[unit]]
             pieces.append(
                 [
+                    number,
                     shard.uri,
                     shard.size_bytes,
                     shard.mtime_ns,
@@ -442,7 +452,7 @@ class LoaderServer:
             )
         worker = self._pool.workers[order.worker]
         source = self._source_number(order.key.stage, order.key.source)
-        worker.channel.queue(DecodeBlock(order.handle, source, order.slot, pieces))
+        worker.channel.queue(DecodeBlock(order.handle, source, order.slot, order.careful, pieces))
         self._flush(worker.channel)
 
     def _source_number(self, stage: int, source: int) -> int:
@@ -462,12 +472,12 @@ class LoaderServer:
         self._owner.queue(message)
         self._flush(self._owner)
 
-    def _crash_error(self, block: Block, cause: str, exit_code: int | None) -> dict[str, Any]:
+    def _crash_error(self, block: Block, piece: int, cause: str, exit_code: int | None) -> dict[str, Any]:
         index = self._by_stage[block.key.stage][block.key.source]
-        unit = block.planned.pieces[0].unit
+        unit = block.planned.pieces[piece].unit
         shard = index.shards[index.unit_shard[unit]]
         error = WorkerCrashError(
-            f"decoding this block ended its worker {block.kills} times; the last time {cause}",
+            f"decoding this row group ended its worker {block.kills} times; the last time {cause}",
             source=index.name,
             shard=shard.uri,
             row_group=int(index.unit_row_group[unit]),

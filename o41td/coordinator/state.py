@@ -16,7 +16,8 @@ rank that waits for another (ranks train in step) never holds what that one need
 slots, whatever the order needs; eviction only costs time.
 
 Whose fault a death is: a worker decodes its blocks in the order in which it was given them, so the first unfinished one
-is what it died on. After `_MAX_KILLS` of these a block is refused as if its data were bad, which in effect it is.
+is what it died on. The next worker says which piece (row group) of it it begins; after `_MAX_KILLS` deaths that piece's
+rows are given up as if its data were bad, which in effect it is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, assert_never
 
 from o41td.coordinator.block_table import Block, BlockState, BlockTable
 from o41td.coordinator.events import (
+    BadRows,
     BatchesWereGathered,
     BlockWasDecoded,
     BlockWasRefused,
@@ -36,6 +38,7 @@ from o41td.coordinator.events import (
     Event,
     Instruction,
     KillWorker,
+    PieceWasBegun,
     PlannedBatch,
     RankAttached,
     RankLeft,
@@ -84,13 +87,13 @@ class LoaderState:
         window_batches: int,
         ahead_rows: int,
         stall_timeout_s: float,
-        crash_error: Callable[[Block, str, int | None], dict[str, Any]],
+        crash_error: Callable[[Block, int, str, int | None], dict[str, Any]],
         num_ranks: int = 1,
     ) -> None:
         """`window_batches` bounds batches sent and not gathered, `ahead_rows` what is planned beyond them to find work.
 
-        `crash_error` words the error of a block that kills its workers. `num_ranks` is how many ranks may be attached
-        at once; `num_slots` must be as many times the blocks of one batch.
+        `crash_error` words the error of a block's piece that kills its workers. `num_ranks` is how many ranks may be
+        attached at once; `num_slots` must be as many times the blocks of one batch.
         """
         self.table = table
         self.slots = SlotPool(num_slots)
@@ -124,6 +127,9 @@ class LoaderState:
                 self._decoded(event)
             case BlockWasRefused():
                 self._refused(event)
+            case PieceWasBegun():
+                self.table[event.handle].current_piece = event.piece
+                self.workers[event.worker].since_s = self._now_s
             case TimePassed():
                 self._now_s = event.now_s
                 self._look_for_stalls()
@@ -185,12 +191,23 @@ class LoaderState:
                 continue
             if place == 0:
                 block.kills += 1
-                if block.kills >= _MAX_KILLS:
-                    self.table.move(block, "refuse")
-                    block.error = self._crash_error(block, event.cause, event.exit_code)
+                if block.kills >= _MAX_KILLS and self._blame(block, event):
                     continue
             self._want_again(block)
         self._instructions.append(StartWorker(event.worker))
+
+    def _blame(self, block: Block, event: WorkerExited) -> bool:
+        """Gives up the piece that a block's workers died on; returns whether that leaves nothing of the block."""
+        piece = 0 if len(block.planned.pieces) == 1 else block.current_piece
+        error = self._crash_error(block, piece or 0, event.cause, event.exit_code)
+        if piece is not None:
+            block.lost[piece] = error
+            if len(block.lost) < len(block.planned.pieces):
+                block.kills = 1  # the others are taken up with care
+                return False
+        self.table.move(block, "refuse")
+        block.error = error
+        return True
 
     def _finished_by(self, worker_id: int, handle: int) -> Block:
         worker = self.workers[worker_id]
@@ -205,7 +222,7 @@ class LoaderState:
     def _decoded(self, event: BlockWasDecoded) -> None:
         block = self._finished_by(event.worker, event.handle)
         self.blocks_decoded += 1
-        block.bad = event.bad
+        block.bad = (*event.bad, *_lost_rows(block))
         if block.state is BlockState.ORPHANED:
             self.slots.release(self.table.vacate(block))
         self.table.move(block, "decoded")
@@ -351,7 +368,18 @@ class LoaderState:
                 worker.since_s = self._now_s
             worker.queue.append(block.handle)
             worker.last_unit = _last_unit(block)
-            self._instructions.append(DecodeInto(worker.worker, block.handle, slot, block.key, block.planned))
+            block.current_piece = None
+            self._instructions.append(
+                DecodeInto(
+                    worker.worker,
+                    block.handle,
+                    slot,
+                    block.key,
+                    block.planned,
+                    careful=block.kills > 0,
+                    without=frozenset(block.lost),
+                )
+            )
 
     def _first_wanted(self) -> tuple[tuple[int, int], Block] | None:
         """Returns the most urgent block that waits, after its need: (distance, when the rank was served last)."""
@@ -457,3 +485,12 @@ class LoaderState:
 
 def _last_unit(block: Block) -> tuple[int, int, int]:
     return (block.key.stage, block.key.source, block.planned.pieces[-1].unit)
+
+
+def _lost_rows(block: Block) -> list[BadRows]:
+    """The rows of the pieces that were given up."""
+    rows = []
+    for number, error in block.lost.items():
+        piece = block.planned.pieces[number]
+        rows.append((piece.block_row, piece.block_row + piece.row_stop - piece.row_start, error))
+    return rows

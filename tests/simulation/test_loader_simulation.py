@@ -11,7 +11,7 @@ import pytest
 
 from loader_simulation import Simulation, SimulationFailed, shortest_failure
 
-RUNS = int(os.environ.get("O41TD_SIMULATION_RUNS", "2000"))
+RUNS = int(os.environ.get("O41TD_SIMULATION_RUNS", "500"))
 FIRST = os.environ.get("O41TD_SIMULATION_SEED")
 SEEDS = range(int(FIRST), int(FIRST) + 1) if FIRST else range(RUNS)
 PARTS = min(8, len(SEEDS))

@@ -24,6 +24,7 @@ from o41td.coordinator.events import (
     DecodeInto,
     Event,
     KillWorker,
+    PieceWasBegun,
     RankAttached,
     RankLeft,
     SendBatches,
@@ -239,17 +240,28 @@ class Simulation:
 
     def _answer(self, worker: FakeWorker) -> None:
         order = worker.orders.popleft()
-        units = {(order.key.stage, order.key.source, piece.unit) for piece in order.block.pieces}
-        if units & self.case.deadly_units:
-            worker.orders.appendleft(order)
-            self._exit(worker)
-            return
+        units = {
+            (order.key.stage, order.key.source, piece.unit)
+            for number, piece in enumerate(order.block.pieces)
+            if number not in order.without
+        }
+        for number, piece in enumerate(order.block.pieces):
+            if number in order.without:
+                continue
+            if order.careful:
+                self._tell(PieceWasBegun(worker.number, order.handle, number))
+            if (order.key.stage, order.key.source, piece.unit) in self.case.deadly_units:
+                worker.orders.appendleft(order)
+                self._exit(worker)
+                return
         if units & self.case.refused_units:
             self._tell(BlockWasRefused(worker.number, order.handle, {"units": units}))
             return
         index = self.case.stages[order.key.stage].sources[order.key.source]
         bad = []
-        for piece in order.block.pieces:
+        for number, piece in enumerate(order.block.pieces):
+            if number in order.without:
+                continue
             unit = (order.key.stage, order.key.source, piece.unit)
             if unit in self.case.bad_units:
                 stop = piece.block_row + piece.row_stop - piece.row_start
@@ -263,6 +275,10 @@ class Simulation:
 
     def _die(self, worker: FakeWorker) -> None:
         self.deaths_left -= 1
+        order = worker.orders[0] if worker.orders else None
+        if order is not None and order.careful and self.random.random() < 0.7:
+            begun = [number for number in range(len(order.block.pieces)) if number not in order.without]
+            self._tell(PieceWasBegun(worker.number, order.handle, self.random.choice(begun)))
         self._exit(worker)
 
     def _exit(self, worker: FakeWorker) -> None:
@@ -279,9 +295,11 @@ class Simulation:
         self._tell(TimePassed(self.now_s))
 
     @staticmethod
-    def _crash_error(block: Block, cause: str, exit_code: int | None) -> dict[str, Any]:
+    def _crash_error(block: Block, piece: int, cause: str, exit_code: int | None) -> dict[str, Any]:
         assert block.kills == 3
-        units = {(block.key.stage, block.key.source, piece.unit) for piece in block.planned.pieces}
+        is_known = block.current_piece is not None or len(block.planned.pieces) == 1
+        blamed = [block.planned.pieces[piece]] if is_known else block.planned.pieces
+        units = {(block.key.stage, block.key.source, each.unit) for each in blamed}
         return {"units": units, "cause": cause, "exit_code": exit_code}
 
     # ---- consumers -------------------------------------------------------------------------------------------------

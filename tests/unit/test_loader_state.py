@@ -85,7 +85,11 @@ class Loader:
             window_batches=window,
             ahead_rows=0,
             stall_timeout_s=10.0,
-            crash_error=lambda block, cause, code: {"crash": letter_of(block.key), "cause": cause, "code": code},
+            crash_error=lambda block, _piece, cause, code: {
+                "crash": letter_of(block.key),
+                "cause": cause,
+                "code": code,
+            },
             num_ranks=num_ranks,
         )
 
