@@ -268,7 +268,7 @@ class Gatherer:
         self.loader.channel.send(
             BatchesGathered(
                 generation=self._generation,
-                count=self._gathered,
+                gathered=self._gathered,
                 delivered=max(0, self.handed_out + 1 - self._gathered_before),
                 rows=self.rows_handed_out,
                 wait_s=self.wait_s,

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.batch import COORDINATE_DTYPE
-from o41td.coordinator.sizing import order_of
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order.stage import StageOrder
 
-__all__ = ["OrderLookup"]
+__all__ = ["OrderLookup", "order_of"]
 
 
 class OrderLookup:
@@ -56,3 +55,19 @@ class OrderLookup:
             digest.update(repr([field.to_record() for field in job.fields]).encode())
         digest.update(self.coordinates(stage, number).tobytes())
         return digest.hexdigest()
+
+
+def order_of(job: StreamJob, stage: int, sources: Sequence[SourceIndex]) -> StageOrder:
+    """Returns the order of a stage of the job over its sources' units."""
+    stage_job = job.stages[stage]
+    return StageOrder(
+        seed=job.seed,
+        stage_index=stage,
+        unit_rows=[source.unit_rows for source in sources],
+        weights=[source.weight for source in stage_job.sources],
+        batch_size=stage_job.batch_size,
+        buffer_rows=stage_job.buffer_rows,
+        infinite=stage_job.infinite,
+        drop_last=stage_job.drop_last,
+        lanes=job.lanes,
+    )

@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from o41td.config import BatchStreamConfig, StorageConfig
-from o41td.coordinator.sizing import order_of
 from o41td.index import SourceIndex
 from o41td.job import StageJob, job_of
 from o41td.order.stage import StageOrder
+from o41td.order_lookup import order_of
 from o41td.rank_info import check_rank
 from o41td.service import LoaderRequest, Progress, plan_loader
 

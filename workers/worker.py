@@ -36,6 +36,7 @@ from o41td.workers.messages import (
     PieceBegun,
     ReadFooter,
     WorkerReady,
+    carries_descriptor,
 )
 from o41td.workers.parquet import ReaderPool, ShardReader
 
@@ -98,7 +99,7 @@ class Worker:
         while True:
             try:
                 message = self._channel.receive()
-                descriptor = self._channel.take_descriptor() if message.carries_descriptor else None
+                descriptor = self._channel.take_descriptor() if carries_descriptor(message) else None
             except ChannelClosed:
                 os._exit(0)
             self._orders.put((message, descriptor))

@@ -34,7 +34,7 @@ from o41td.coordinator.figures import LoaderFigures
 from o41td.coordinator.footer_desk import FooterDesk
 from o41td.coordinator.opening import IndexReading
 from o41td.coordinator.rank_plan import RankPlan
-from o41td.coordinator.sizing import LoaderSize, order_of, size_loader
+from o41td.coordinator.sizing import LoaderSize, size_loader
 from o41td.coordinator.state import LoaderState
 from o41td.coordinator.status_port import StatusPort
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
@@ -48,6 +48,7 @@ from o41td.host_memory import default_memory_limit_bytes
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order.stage import StageOrder
+from o41td.order_lookup import order_of
 from o41td.shm.segment import Segment, create_segment
 from o41td.workers.channel import Channel, ChannelClosed
 from o41td.workers.messages import (
@@ -251,7 +252,7 @@ class LoaderServer:
             case BatchesGathered():
                 if self._served is not None and message.generation == self._served.generation:
                     self._figures.note_gathered(message)
-                    self._handle(BatchesWereGathered(self._served.rank, message.generation, message.count))
+                    self._handle(BatchesWereGathered(self._served.rank, message.generation, message.gathered))
             case StatsRequest():
                 self._owner.queue(StatsReply(message.request_id, self._figures_record()))
                 self._flush(self._owner)

@@ -24,10 +24,9 @@ from o41td.fields import NUMPY_DTYPES, FieldPlan, field_bytes
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
 from o41td.memory import LoaderShape, MemoryBound, block_fill_rows, choose_block_rows, memory_bound, slots_needed
-from o41td.order.stage import StageOrder
 from o41td.shm.layout import ArenaLayout, plan_arena
 
-__all__ = ["LoaderSize", "order_of", "size_loader"]
+__all__ = ["LoaderSize", "size_loader"]
 
 _RESIDENT_CAP_BYTES = 1 << 30
 _RANKS_OF_A_HOST = 8
@@ -44,22 +43,6 @@ class LoaderSize:
     resident: tuple[frozenset[int], ...]
     window_batches: tuple[int, ...]
     ahead_rows: int
-
-
-def order_of(job: StreamJob, stage: int, sources: Sequence[SourceIndex]) -> StageOrder:
-    """Returns the order of a stage of the job over its sources' units."""
-    stage_job = job.stages[stage]
-    return StageOrder(
-        seed=job.seed,
-        stage_index=stage,
-        unit_rows=[source.unit_rows for source in sources],
-        weights=[source.weight for source in stage_job.sources],
-        batch_size=stage_job.batch_size,
-        buffer_rows=stage_job.buffer_rows,
-        infinite=stage_job.infinite,
-        drop_last=stage_job.drop_last,
-        lanes=job.lanes,
-    )
 
 
 def size_loader(

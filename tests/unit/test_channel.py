@@ -18,6 +18,7 @@ from o41td.workers.messages import (
     StatsReply,
     StatsRequest,
     WorkerReady,
+    carries_descriptor,
     decode_message,
     encode_message,
 )
@@ -79,7 +80,7 @@ def test_descriptors_stay_with_their_messages(ends: tuple[Channel, Channel]) -> 
     ends[0].send(attach, second)
     for descriptor in (first, second):
         message = ends[1].receive()
-        while not message.carries_descriptor:
+        while not carries_descriptor(message):
             message = ends[1].receive()
         copy = ends[1].take_descriptor()
         assert os.fstat(copy).st_ino == os.fstat(descriptor).st_ino

@@ -8,10 +8,11 @@ import pytest
 
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.rank_plan import RankPlan
-from o41td.coordinator.sizing import order_of, size_loader
+from o41td.coordinator.sizing import size_loader
 from o41td.errors import MemoryBoundError
 from o41td.fields import FieldPlan
 from o41td.job import SourceJob, StageJob, StreamJob
+from o41td.order_lookup import order_of
 from source_cases import make_source
 
 GIB = 1 << 30
