@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 
@@ -15,27 +14,36 @@ class Doorbell:
     def __init__(self) -> None:
         """Opens it."""
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+        self._also: int | None = None
 
     def ring(self) -> None:
         """Wakes the sleeper. Called by: any thread."""
         if self._descriptor >= 0:
-            with contextlib.suppress(BlockingIOError):  # rung 2^64 times without a listener
-                os.eventfd_write(self._descriptor, 1)
+            os.eventfd_write(self._descriptor, 1)  # 2^64 rings without a listener would fail, and take 10 000 years
 
     def wait(self, timeout_s: float | None, also: int | None = None) -> bool:
         """Sleeps until it rings, or the descriptor `also` can be read; returns whether `also` can.
 
         Blocks: as said, at most `timeout_s`. Called by: the one sleeper.
         """
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
+        if also != self._also:
+            self._watch_also(also)
+        can_read_also = False
+        for descriptor, _event in self._poll.poll(None if timeout_s is None else timeout_s * 1000):
+            if descriptor == self._descriptor:
+                os.eventfd_read(descriptor)
+            else:
+                can_read_also = True
+        return can_read_also
+
+    def _watch_also(self, also: int | None) -> None:
+        if self._also is not None:
+            self._poll.unregister(self._also)
         if also is not None:
-            poll.register(also, select.POLLIN)
-        ready = {descriptor for descriptor, _event in poll.poll(None if timeout_s is None else timeout_s * 1000)}
-        if self._descriptor in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._descriptor)
-        return also in ready
+            self._poll.register(also, select.POLLIN)
+        self._also = also
 
     def close(self) -> None:
         """Closes it; the sleeper must be gone, and later rings are of no effect. Idempotent."""

@@ -84,15 +84,15 @@ class BatchFeed:
         Raises:
             O41Error: The stream cannot go on; asking again raises the same.
         """
+        gatherer = self._gatherer
         found = self._look(ordinal)
         if found is None:
             start = time.perf_counter()
             while found is None:
                 self._await_arrival(lambda: self._look(ordinal) is not None)
                 found = self._look(ordinal)
-            self._gatherer.wait_s += time.perf_counter() - start
+            gatherer.wait_s += time.perf_counter() - start
         if isinstance(found, GatheredBatch):
-            gatherer = self._gatherer
             if gatherer.handed_out < ordinal:
                 gatherer.rows_handed_out += found.num_rows
                 gatherer.handed_out = ordinal
@@ -103,14 +103,15 @@ class BatchFeed:
     def _look(self, ordinal: int) -> GatheredBatch | int | None:
         """Returns what `take` returns, None where it is not there yet."""
         gatherer = self._gatherer
+        ready = gatherer.ready
+        while ready:
+            head = ready[0]
+            if head.serve == self._serve and head.ordinal >= ordinal:
+                assert head.ordinal == ordinal
+                return head
+            ready.popleft()
         if gatherer.closing:
             raise StreamClosedError
-        ready = gatherer.ready
-        while ready and (ready[0].serve != self._serve or ready[0].ordinal < ordinal):
-            ready.popleft()
-        if ready:
-            assert ready[0].ordinal == ordinal
-            return ready[0]
         outcome = gatherer.outcome
         if outcome is not None and outcome[0] == self._serve and not ready:
             if isinstance(outcome[1], int):

@@ -44,6 +44,7 @@ __all__ = ["GatheredBatch", "Gatherer", "Place"]
 
 _LOGGER = logging.getLogger("o41td")
 _ACKNOWLEDGE_EVERY = 16
+_SMALL_BATCH_BYTES = 1 << 20
 _MAX_DEATHS_WITHOUT_PROGRESS = 2
 
 
@@ -242,7 +243,8 @@ class Gatherer:
         announced = self._announced.popleft()
         num_rows = len(announced.rows)
         arrays: dict[str, NDArray[Any]] = {}
-        for name, array in self._buffers(announced.stage).acquire().items():
+        buffers = self._buffers(announced.stage)
+        for name, array in buffers.acquire().items():
             part = array[:num_rows] if num_rows < len(array) else array
             # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
             self._regions[name].take(announced.rows, 0, part, "clip")
@@ -253,7 +255,10 @@ class Gatherer:
         self.ready.append(
             GatheredBatch(self._serve, ordinal, arrays, num_rows, announced.stage, announced.number, announced.digest)
         )
-        self._tell_arrival()
+        # A loop that waits is woken once for two small batches: waking costs about as much as gathering one.
+        is_last = not self._announced or not self._has_room
+        if is_last or len(self.ready) > 1 or buffers.buffer_bytes > _SMALL_BATCH_BYTES:
+            self._tell_arrival()
         if announced.release or self._gathered - self._acknowledged >= _ACKNOWLEDGE_EVERY:
             self._acknowledge()
 
