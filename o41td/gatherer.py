@@ -44,6 +44,7 @@ __all__ = ["GatheredBatch", "Gatherer", "Place"]
 
 _LOGGER = logging.getLogger("o41td")
 _ACKNOWLEDGE_EVERY = 16
+_ACKNOWLEDGE_EVERY_S = 0.5
 _SMALL_BATCH_BYTES = 1 << 20
 _MAX_DEATHS_WITHOUT_PROGRESS = 2
 
@@ -140,7 +141,7 @@ class Gatherer:
         self._acknowledged = 0
         self._stats_asked = 0
         self._stall_timeout_s = stall_timeout_s
-        self._heard_s = time.monotonic()
+        self._heard_s = self._acknowledged_s = time.monotonic()
         self._deaths_without_progress = 0
 
     def run(self) -> None:
@@ -204,9 +205,13 @@ class Gatherer:
         if not self._announced and self._announced_outcome is not None and self.outcome is None:
             self.outcome = (self._serve, self._announced_outcome)
             self._tell_arrival()
-        if self._acknowledged < self._gathered:
+        if self._acknowledged < self._gathered and (not self._announced or self._is_acknowledgement_old()):
             self._acknowledge()
         self._sleep_or_receive()
+
+    def _is_acknowledgement_old(self) -> bool:
+        """Whether `status` would show figures from some time ago; otherwise a message can wait for more to tell."""
+        return time.monotonic() - self._acknowledged_s > _ACKNOWLEDGE_EVERY_S
 
     @property
     def _has_room(self) -> bool:
@@ -268,6 +273,7 @@ class Gatherer:
 
     def _acknowledge(self) -> None:
         self._acknowledged = self._gathered
+        self._acknowledged_s = time.monotonic()
         outcome = self.outcome
         dropped_rows = outcome[1] if outcome is not None and isinstance(outcome[1], int) else 0
         self.loader.channel.send(

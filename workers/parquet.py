@@ -15,6 +15,7 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -27,7 +28,10 @@ from o41td.workers.project import Projector
 from o41td.workers.row_group_stream import RowGroupStream
 from o41td.workers.shard_file import ShardIdentity, identity_of, open_shard_file, raise_failure
 
-__all__ = ["HeldGroups", "ReaderPool", "ShardReader"]
+__all__ = ["HeldGroups", "ReaderPool", "ShardFacts", "ShardReader"]
+
+_FACTS_BYTES = 4 << 20
+"""Footers kept parsed, by their size in the file; parsed they take about three times as much."""
 
 
 class HeldGroups:
@@ -74,6 +78,16 @@ class HeldGroups:
             self.drop(key)
 
 
+@dataclass(frozen=True, slots=True)
+class ShardFacts:
+    """What a reader has learned of a shard: its identity, its parsed footer, and how its columns become fields."""
+
+    identity: ShardIdentity
+    metadata: Any
+    plan: ProjectionPlan
+    projector: Projector
+
+
 class ShardReader:
     """One open shard.
 
@@ -87,6 +101,7 @@ class ShardReader:
         filesystem: An fsspec filesystem, or None for this machine's files.
         max_row_group_bytes: Row groups that take more decoded are streamed in slices.
         held: Where partly read row groups are kept; by default the reader's own.
+        known: What an earlier reader of the very same file had learned, which spares parsing the footer again.
 
     Raises:
         MissingShardError: There is no such file.
@@ -107,6 +122,7 @@ class ShardReader:
         filesystem: Any = None,
         max_row_group_bytes: int = 64 << 20,
         held: HeldGroups | None = None,
+        known: ShardFacts | None = None,
     ) -> None:
         self.path = path
         self.source = source
@@ -119,12 +135,22 @@ class ShardReader:
             mtime = now.mtime_ns if mtime_ns is None else mtime_ns
             self._identity = ShardIdentity(size_bytes=size_bytes, mtime_ns=mtime, etag=etag)
             self._identity.check(now, source=source, shard=path)
-        self._file, self._parquet = self._opened()
-        self._metadata = self._parquet.metadata
-        self.plan: ProjectionPlan = plan_projection(self._parquet.schema_arrow, fields, source=source, shard=path)
-        check_leaves(self.plan, self._metadata, source=source, shard=path)
+        self._metadata: Any = None
+        if known is not None and known.identity == self._identity:
+            self._metadata, self.plan, self.projector = known.metadata, known.plan, known.projector
+            self._file, self._parquet = self._opened()
+        else:
+            self._file, self._parquet = self._opened()
+            self._metadata = self._parquet.metadata
+            self.plan = plan_projection(self._parquet.schema_arrow, fields, source=source, shard=path)
+            check_leaves(self.plan, self._metadata, source=source, shard=path)
+            self.projector = Projector(self.plan)
         self._column_indices = list(self.plan.column_indices)
-        self.projector = Projector(self.plan)
+
+    @property
+    def facts(self) -> ShardFacts:
+        """What the next reader of this file need not find out again."""
+        return ShardFacts(self._identity, self._metadata, self.plan, self.projector)
 
     @property
     def num_row_groups(self) -> int:
@@ -196,7 +222,9 @@ class ShardReader:
         file: Any = None
         try:
             file = open_shard_file(self.path, self._filesystem)
-            return file, pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+            return file, pq.ParquetFile(
+                file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True
+            )
         except Exception as error:  # noqa: BLE001 - as in read_rows
             if file is not None:
                 file.close()
@@ -296,6 +324,8 @@ class ReaderPool:
         self._max_row_group_bytes = max_row_group_bytes
         self._held = HeldGroups(max_row_group_bytes)
         self._readers: OrderedDict[tuple[int, str], ShardReader] = OrderedDict()
+        self._facts: OrderedDict[tuple[int, str], ShardFacts] = OrderedDict()
+        self._facts_bytes = 0
 
     def reader(
         self,
@@ -328,6 +358,7 @@ class ReaderPool:
             return reader
         while len(self._readers) >= self._max_open:
             self._readers.popitem(last=False)[1].close()
+        known = self._facts.get(key)
         reader = ShardReader(
             path,
             fields,
@@ -338,9 +369,21 @@ class ReaderPool:
             filesystem=filesystem,
             max_row_group_bytes=self._max_row_group_bytes,
             held=self._held,
+            known=known,
         )
         self._readers[key] = reader
+        if reader.plan is not (known.plan if known is not None else None):
+            self._remember(key, reader.facts)
         return reader
+
+    def _remember(self, key: tuple[int, str], facts: ShardFacts) -> None:
+        """Keeps a shard's facts; footers of wide shards are large, so the oldest make room."""
+        before = self._facts.pop(key, None)
+        self._facts_bytes += facts.metadata.serialized_size
+        self._facts_bytes -= 0 if before is None else before.metadata.serialized_size
+        self._facts[key] = facts
+        while self._facts_bytes > _FACTS_BYTES and len(self._facts) > 1:
+            self._facts_bytes -= self._facts.popitem(last=False)[1].metadata.serialized_size
 
     def close(self) -> None:
         """Closes every reader."""

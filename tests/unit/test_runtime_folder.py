@@ -42,6 +42,7 @@ def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
         "torn {",
         "",
     ],
+    ids=["dead", "pid used again", "no pid", "torn", "empty"],
 )
 def test_stale_entries_are_removed_not_shown(folder: Path, content: str) -> None:
     """A pid that is gone, or was given to another process since, and anything unreadable, is no loader."""
