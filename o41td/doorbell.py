@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 
@@ -14,9 +15,6 @@ class Doorbell:
     def __init__(self) -> None:
         """Opens it."""
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll = select.poll()
-        self._poll.register(self._descriptor, select.POLLIN)
-        self._also: int | None = None
 
     def ring(self) -> None:
         """Wakes the sleeper. Called by: any thread."""
@@ -28,22 +26,18 @@ class Doorbell:
 
         Blocks: as said, at most `timeout_s`. Called by: the one sleeper.
         """
-        if also != self._also:
-            self._watch_also(also)
-        can_read_also = False
-        for descriptor, _event in self._poll.poll(None if timeout_s is None else timeout_s * 1000):
-            if descriptor == self._descriptor:
-                os.eventfd_read(descriptor)
-            else:
-                can_read_also = True
-        return can_read_also
-
-    def _watch_also(self, also: int | None) -> None:
-        if self._also is not None:
-            self._poll.unregister(self._also)
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
         if also is not None:
-            self._poll.register(also, select.POLLIN)
-        self._also = also
+            poll.register(also, select.POLLIN)
+        can_read_also = False
+        for descriptor, _event in poll.poll(None if timeout_s is None else timeout_s * 1000):
+            if descriptor == also:
+                can_read_also = True
+            else:
+                with contextlib.suppress(BlockingIOError):  # a second sleeper has heard it first
+                    os.eventfd_read(descriptor)
+        return can_read_also
 
     def close(self) -> None:
         """Closes it; the sleeper must be gone, and later rings are of no effect. Idempotent."""

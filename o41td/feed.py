@@ -1,7 +1,8 @@
 """The feed: the stream's side of the gathering thread. Nothing here holds a lock, so Ctrl-C may come anywhere.
 
-For the same reason the thread is never asked whether it lives, nor joined: CPython 3.11's `Thread.is_alive` takes and
-releases a lock of its own, and interrupted in between it marks a running thread as ended (bpo-45274).
+For the same reason the thread is never asked whether it lives, nor joined while it has work: CPython 3.11's
+`Thread.is_alive` takes and releases a lock of its own, and interrupted in between it marks a running thread as ended
+(bpo-45274).
 """
 
 from __future__ import annotations
@@ -170,14 +171,15 @@ class BatchFeed:
         gatherer.bell.ring()
         if threading.current_thread() is not self._thread:
             while not gatherer.has_ended:
-                gatherer.is_awaited = True
-                gatherer.arrived.wait(_LIVENESS_S)
+                gatherer.gone.wait(_LIVENESS_S)
+            self._thread.join()  # it has nothing left to do, so to take it for ended a moment early is no harm
             gatherer.bell.close()
+            gatherer.gone.close()
             gatherer.arrived.close()
 
     def close_after_fork(self) -> None:
         """Lets go of descriptors in a child that a fork made, where the thread does not exist."""
         self._gatherer.closing = True
         self._gatherer.loader.close_after_fork()
-        self._gatherer.bell.close()
-        self._gatherer.arrived.close()
+        for bell in (self._gatherer.bell, self._gatherer.arrived, self._gatherer.gone):
+            bell.close()

@@ -123,6 +123,7 @@ class Gatherer:
         self.has_ended = False  # the last thing that the thread sets
         self.coordinator_restarts = 0
         self.arrived = Doorbell()  # ends the sleep of the stream's thread
+        self.gone = Doorbell()  # ends the sleep of whoever closes the stream
         self.loader = loader
         self._regions = _regions_of(loader)
         self._restart = restart
@@ -175,6 +176,7 @@ class Gatherer:
             self.loader.end()
             self.has_ended = True
             self.arrived.ring()
+            self.gone.ring()
 
     def _is_closing(self) -> bool:
         return self.closing  # which the other thread may have set since the last look

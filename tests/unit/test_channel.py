@@ -102,7 +102,9 @@ def test_the_dead_are_noticed(ends: tuple[Channel, Channel]) -> None:
         ends[1].send(StatsRequest(1))
 
 
-@pytest.mark.parametrize("garbage", [struct.pack("<I", 2**31), struct.pack("<I", 3) + b"abc", os.urandom(64)])
+@pytest.mark.parametrize(
+    "garbage", [struct.pack("<I", 2**31), struct.pack("<I", 3) + b"abc", bytes(range(255, 191, -1))]
+)
 def test_garbage_ends_the_conversation(garbage: bytes) -> None:
     """A peer that does not speak our frames is hung up on; nothing of it is believed or waited for."""
     ours, theirs = socket.socketpair()
