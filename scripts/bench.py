@@ -44,8 +44,6 @@ def fields_of(workload: str) -> list[dict[str, Any]]:
 
 def measure_stream(data: Path, workload: str, threads: int) -> dict[str, Any]:
     """Streams a workload once in this process and returns its figures; prints nothing."""
-    import psutil
-
     from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage, open_batch_stream
 
     config = BatchStreamConfig(
@@ -63,8 +61,7 @@ def measure_stream(data: Path, workload: str, threads: int) -> dict[str, Any]:
     with open_batch_stream(config) as stream:
         first = stream.next()
         assert first is not None
-        started = psutil.Process().create_time()
-        first_batch_s = time.time() - started
+        first_batch_s = time.clock_gettime(time.CLOCK_BOOTTIME) - process_started_s()
         pids = stream.stats()
         roles = {"trainer": [os.getpid()], "coordinator": [pids["coordinator"]["pid"]]}
         roles["workers"] = [worker["pid"] for worker in pids["workers"]]
@@ -86,6 +83,12 @@ def measure_stream(data: Path, workload: str, threads: int) -> dict[str, Any]:
         "decoded_bytes": figures["decoded_bytes"],
         **{name: figures[name] for name in ("fetch_s", "decode_s", "project_s", "wait_s")},
     }
+
+
+def process_started_s() -> float:
+    """When this process was started, in seconds since boot (to a hundredth)."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pids: list[int]) -> float:
@@ -125,6 +128,8 @@ def run_rounds(arguments: argparse.Namespace, data: Path) -> dict[str, dict[str,
 
 def table_of(results: dict[str, dict[str, list[dict[str, Any]]]], threads: int) -> str:
     """The markdown tables of one run."""
+    import statistics  # here, as a measured run shall not wait for it
+
     rounds = len(next(iter(results.values()))["floor"])
     lines = [
         f"{threads} workers, {os.cpu_count()} cores, page cache warm, medians of {rounds} interleaved rounds.",

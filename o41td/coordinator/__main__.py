@@ -4,11 +4,14 @@ Workers are started before anything large is imported here: they take longest to
 """
 
 import argparse
+import gc
 import sys
 import time
 
 from o41td.coordinator.worker_pool import WorkerPool
 from o41td.workers.supervisor import ChildLog, connection_from, ignore_group_signals
+
+_GC_THRESHOLD = 20_000
 
 
 def main() -> int:
@@ -26,6 +29,8 @@ def main() -> int:
             pool.start(number, now_s=time.monotonic())
         from o41td.coordinator.server import LoaderServer
 
+        gc.freeze()  # what was imported stays; collections need not walk it
+        gc.set_threshold(_GC_THRESHOLD)
         LoaderServer(owner, pool, log).run()
     finally:
         pool.end_all()

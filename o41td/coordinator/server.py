@@ -213,11 +213,12 @@ class LoaderServer:
         now_s = time.monotonic()
         if not serving:
             return
-        if now_s - self._ticked_s >= _CLOCK_S:
+        is_tick = now_s - self._ticked_s >= _CLOCK_S
+        if is_tick:
             self._ticked_s = now_s
             self._look_for_slow_starts(now_s)
-        if self._state is not None:
-            self._handle(TimePassed(now_s))  # which plans what the events before left for a quieter moment
+        if self._state is not None and (is_tick or self._state.has_more_to_plan):
+            self._handle(TimePassed(now_s))
 
     def _flush(self, channel: Channel) -> None:
         """Sends what can be sent, and asks to be told when more can."""

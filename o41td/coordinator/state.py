@@ -101,6 +101,7 @@ class LoaderState:
         self.ranks: dict[int, RankState] = {}
         self.blocks_decoded = 0
         self.blocks_evicted = 0
+        self.has_more_to_plan = False  # whether time should pass soon, to plan what the last event left
         self._lookahead = lookahead
         self._window = window_batches
         self._ahead_rows = ahead_rows
@@ -271,9 +272,11 @@ class LoaderState:
         all is planned. Time passes after every other event, and then the rest is.
         """
         target = self._lookahead * len(self.workers)
+        self.has_more_to_plan = False
         planned = False
         while not (rank.plan_ended or rank.told_failure):
             if planned and not fully:
+                self.has_more_to_plan = True
                 return
             if len(rank.unsent) >= self._window and (
                 rank.num_wanted >= target or not self.slots.num_free or rank.unsent_rows >= self._ahead_rows
