@@ -251,10 +251,14 @@ class Gatherer:
         num_rows = len(announced.rows)
         arrays: dict[str, NDArray[Any]] = {}
         buffers = self._buffers(announced.stage)
+        run = _run_of(announced.rows)
         for name, array in buffers.acquire().items():
             part = array[:num_rows] if num_rows < len(array) else array
-            # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
-            self._regions[name].take(announced.rows, 0, part, "clip")
+            if run is None:
+                # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
+                self._regions[name].take(announced.rows, 0, part, "clip")
+            else:
+                part[...] = self._regions[name][run]
             arrays[name] = part
         ordinal = self._gathered_before + self._gathered
         self._gathered += 1
@@ -381,6 +385,14 @@ class Gatherer:
             self._gathered = self._acknowledged = 0
             self._generation += 1
             self._is_told = False
+
+
+def _run_of(rows: NDArray[np.int64]) -> slice | None:
+    """Returns the arena rows as a slice if they lie side by side in order, as they do without shuffle and mix."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first != len(rows) - 1 or not (np.diff(rows) == 1).all():
+        return None
+    return slice(first, last + 1)
 
 
 def _regions_of(loader: Loader) -> dict[str, NDArray[Any]]:
