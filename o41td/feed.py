@@ -13,10 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from o41td.batch_buffers import BatchBuffers
 from o41td.errors import CoordinatorError, StreamClosedError
 from o41td.gatherer import GatheredBatch, Gatherer, Place
-from o41td.service import Loader
 
 __all__ = ["BatchFeed"]
 
@@ -29,30 +27,12 @@ class BatchFeed:
     Called by: the stream's thread (every method), one thread at a time; `close` also by a garbage collection anywhere.
     """
 
-    def __init__(
-        self,
-        loader: Loader,
-        *,
-        restart: Callable[[], Loader],
-        buffers: Callable[[int], BatchBuffers],
-        prefetch_batches: int,
-        rank: int,
-        world_size: int,
-        stall_timeout_s: float,
-    ) -> None:
-        """Takes over `loader` and starts the thread; arguments as for `Gatherer`."""
-        self._gatherer = Gatherer(
-            loader,
-            restart=restart,
-            buffers=buffers,
-            prefetch_batches=prefetch_batches,
-            rank=rank,
-            world_size=world_size,
-            stall_timeout_s=stall_timeout_s,
-        )
+    def __init__(self, gatherer: Gatherer) -> None:
+        """Starts the gatherer's thread."""
+        self._gatherer = gatherer
         self._serve = 0
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._gatherer.run, name="o41td-gatherer", daemon=True)
+        self._thread = threading.Thread(target=gatherer.run, name="o41td-gatherer", daemon=True)
         self._thread.start()
 
     @property

@@ -27,7 +27,7 @@ from o41td.config import BatchStreamConfig
 from o41td.cursor import Cursor
 from o41td.errors import ConfigError, StreamClosedError
 from o41td.feed import BatchFeed
-from o41td.gatherer import Place
+from o41td.gatherer import Gatherer, Place
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order_lookup import OrderLookup
@@ -86,10 +86,9 @@ class BatchStream:
         self._lookup = OrderLookup(job, loader.sources)
         self._sources = self._lookup.sources
         self._checkpoints = CheckpointMaker(config, job, self._lookup, rank=rank, world_size=world_size)
-        self.notices = loader.notices
         for notice in loader.notices:
             logging.getLogger("o41td").warning("%s", notice)
-        self._feed = BatchFeed(
+        gatherer = Gatherer(
             loader,
             restart=restart,
             buffers=StageBuffers(job),
@@ -98,6 +97,7 @@ class BatchStream:
             world_size=world_size,
             stall_timeout_s=job.stall_timeout_s,
         )
+        self._feed = BatchFeed(gatherer)
         self._finalizer = weakref.finalize(self, self._feed.close)
         _LIVE_FEEDS.add(self._feed)
         try:

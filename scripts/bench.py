@@ -128,8 +128,6 @@ def run_rounds(arguments: argparse.Namespace, data: Path) -> dict[str, dict[str,
 
 def table_of(results: dict[str, dict[str, list[dict[str, Any]]]], threads: int) -> str:
     """The markdown tables of one run."""
-    import statistics  # here, as a measured run shall not wait for it
-
     rounds = len(next(iter(results.values()))["floor"])
     lines = [
         f"{threads} workers, {os.cpu_count()} cores, page cache warm, medians of {rounds} interleaved rounds.",

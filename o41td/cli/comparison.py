@@ -62,8 +62,6 @@ def compare_with_a_stop(
     with open_batch_stream(config) as stream:
         legs = legs_of(stream, config.stage_names, stage_batches=stage_batches)
         first, later = halves_of(legs)
-        for notice in stream.notices:
-            say(f"Note: {notice}")
         say(f"\n1  Stream, and stop after {count_text(_batches_in(first))} of {count_text(_batches_in(legs))} batches")
         stopped = _driven(stream, first, figures, memory, progress)
         stream.checkpoint().save(checkpoint_path)

@@ -55,8 +55,6 @@ def run_config(
     with opening_shown(console) as on_footer:
         stream = _opened(config, resume_path, rank=rank, world_size=world_size, on_footer=on_footer)
     with stream:
-        for notice in stream.notices:
-            console.print(f"Note: {notice}", markup=False, soft_wrap=True)
         try:
             stream_legs(
                 stream,

@@ -22,7 +22,7 @@ rows are given up as if its data were bad, which in effect it is.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -50,6 +50,7 @@ from o41td.coordinator.events import (
     WorkerBecameReady,
     WorkerExited,
 )
+from o41td.coordinator.invariants import check_invariants
 from o41td.coordinator.rank_state import RankState
 from o41td.errors import MemoryBoundError, error_to_record
 from o41td.shm.slots import SlotPool
@@ -434,56 +435,13 @@ class LoaderState:
         self._want_again(block)
         return True
 
-    # ---- invariants ------------------------------------------------------------------------------------------------
-
     def validate(self) -> None:
         """Checks every invariant; O(blocks + planned batches), for tests and simulations.
 
         Raises:
             AssertionError: One does not hold, with the story.
         """
-        self.slots.validate()
-        self._validate_blocks()
-        for rank in self.ranks.values():
-            assert rank.num_ungathered == len(rank.sent)
-            assert rank.num_planned - rank.num_sent == len(rank.unsent)
-            assert rank.unsent_rows == sum(len(batch.rows) for batch in rank.unsent)
-            for batch in rank.sent:
-                assert self.table.undecoded.isdisjoint(batch.blocks), (
-                    f"batch {batch.number} was sent, but lacks a block"
-                )
-            queued = rank.queued()
-            for _, batch in rank.distances():
-                for handle in self.table.undecoded.intersection(batch.blocks):
-                    block = self.table[handle]
-                    if block.state is BlockState.WAITING:
-                        assert block in queued, f"batch {batch.number} lacks a block that is not queued: {block.told()}"
-
-    def _validate_blocks(self) -> None:
-        closes: list[int] = []
-        for rank in self.ranks.values():
-            for batch in (*rank.sent, *rank.unsent):
-                closes.extend(batch.closes)
-            closes.extend(rank.plan.open_handles())
-        claims = Counter(closes)
-        held: dict[int, int] = {}
-        issued: dict[int, int | None] = {}
-        for block in self.table:
-            told = block.told
-            has_slot = block.state in (BlockState.ISSUED, BlockState.ORPHANED, BlockState.DECODED)
-            assert (block.slot is not None) == has_slot == (self.table.arena_bases[block.handle] >= 0), told()
-            if block.slot is not None:
-                assert held.setdefault(block.slot, block.handle) == block.handle, f"slot {block.slot} twice; {told()}"
-            assert (block.claims > 0) == (block.state is not BlockState.ORPHANED), told()
-            assert block.claims == claims[block.handle], f"{block.claims} claims, not {claims[block.handle]}; {told()}"
-            if block.state in (BlockState.ISSUED, BlockState.ORPHANED):
-                issued[block.handle] = block.worker
-            assert (block.handle in self.table.undecoded) == (block.state is not BlockState.DECODED), told()
-            assert (block.handle in self.table.refused) == (block.state is BlockState.REFUSED), told()
-        assert claims.keys() <= {block.handle for block in self.table}, "claims on blocks that are gone"
-        assert len(held) + self.slots.num_free == self.slots.num_slots, "slots are lost"
-        queued = {handle: w.worker for w in self.workers.values() for handle in w.queue}
-        assert queued == issued, f"queues {queued} != issued {issued}"
+        check_invariants(self)
 
 
 def _last_unit(block: Block) -> tuple[int, int, int]:
