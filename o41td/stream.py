@@ -86,6 +86,7 @@ class BatchStream:
         self._lookup = OrderLookup(job, loader.sources)
         self._sources = self._lookup.sources
         self._checkpoints = CheckpointMaker(config, job, self._lookup, rank=rank, world_size=world_size)
+        self.notices = loader.notices
         for notice in loader.notices:
             logging.getLogger("o41td").warning("%s", notice)
         gatherer = Gatherer(
