@@ -100,7 +100,10 @@ class Batch:
         Raises:
             ImportError: torch is not installed.
         """
-        import torch
+        try:
+            import torch
+        except ImportError as error:
+            raise ImportError("to_torch needs PyTorch; install the package torch") from error
 
         tensors = {name: torch.from_numpy(array) for name, array in self._arrays.items()}
         return tensors if device is None else {name: tensor.to(device) for name, tensor in tensors.items()}

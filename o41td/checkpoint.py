@@ -171,9 +171,15 @@ class Checkpoint:
             path: The file. An existing one keeps its mode.
 
         Raises:
-            OSError: It cannot be written.
+            CheckpointError: It cannot be written; an earlier file is untouched.
         """
-        replace_text(path, self.to_json())
+        try:
+            replace_text(path, self.to_json())
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CheckpointError(
+                f"the checkpoint cannot be saved: {reason}", path=path, advice="Is its folder there and writable?"
+            ) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -237,7 +243,10 @@ def _verified(text: str | bytes) -> dict[str, Any]:
     if tail is None:
         if begins_right or _HEAD.startswith(whole):
             raise CheckpointError("the checkpoint is cut short: its end is missing", advice=_USE_ANOTHER)
-        raise CheckpointError("this is not an o41td checkpoint: it does not begin and end like one")
+        raise CheckpointError(
+            "this is not an o41td checkpoint: it does not begin and end like one",
+            advice="Give a file that --checkpoint or Checkpoint.save wrote",
+        )
     found, expected = tail[1], _digest_of(whole[: tail.start()])
     if found != expected:
         raise CheckpointError(

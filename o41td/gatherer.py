@@ -142,6 +142,7 @@ class Gatherer:
         self._acknowledged = 0
         self._stats_asked = 0
         self._stall_timeout_s = stall_timeout_s
+        self._is_pinged = False
         self._heard_s = self._acknowledged_s = time.monotonic()
         self._deaths_without_progress = 0
 
@@ -307,6 +308,7 @@ class Gatherer:
         self.is_asleep = False
         if can_receive:
             self._heard_s = time.monotonic()
+            self._is_pinged = False
             self._take_message(channel.receive())
             for message in channel.received():
                 self._take_message(message)
@@ -318,10 +320,12 @@ class Gatherer:
         silent_s = time.monotonic() - self._heard_s
         if not self.is_awaited:
             self._heard_s = time.monotonic()
-        elif silent_s > self._stall_timeout_s:
+        elif silent_s > self._stall_timeout_s and self._is_pinged:
             _LOGGER.info("the loader's coordinator has been silent for %.0f s and is killed", silent_s)
             self.loader.process.kill()
-        elif silent_s > self._stall_timeout_s / 2:
+        elif silent_s > self._stall_timeout_s / 2 and not self._is_pinged:
+            self._is_pinged = True
+            self._heard_s = time.monotonic() - self._stall_timeout_s / 2  # it has the other half for an answer
             self.loader.channel.send(StatsRequest(0))
 
     def _take_message(self, message: Message) -> None:
@@ -370,6 +374,8 @@ class Gatherer:
         self._announced.clear()
         self._announced_outcome = None
         self.loader = self._restart()
+        self._heard_s = time.monotonic()
+        self._is_pinged = False
         self._regions = _regions_of(self.loader)
         self.coordinator_restarts += 1
         self._stats_asked = self.stats[0]

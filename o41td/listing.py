@@ -46,6 +46,16 @@ def list_files(entries: Sequence[str], *, source: str) -> list[str]:
         MissingShardError: A named file, or any match of a glob, does not exist.
         ConfigError: Nothing matches, or a file is named twice.
     """
+    try:
+        return _listed(entries, source)
+    except UnicodeError as error:
+        raise ConfigError(
+            f"source {source!r}: a file name cannot be told in this process's locale ({error})",
+            advice="Run under a UTF-8 locale (LANG=C.UTF-8), or rename the file",
+        ) from error
+
+
+def _listed(entries: Sequence[str], source: str) -> list[str]:
     found: list[str] = []
     for entry in entries:
         path = os.path.abspath(local_path_of(entry))

@@ -48,6 +48,9 @@ DECODE_SPARE_BYTES = 16 * MIB
 PLAN_UNIT_BYTES = 96
 # Of a live row in a shuffle window: key, row in the line, arena row, and a sorting copy of the keys.
 PLAN_WINDOW_ROW_BYTES = 40
+# Of an announced row: its place in the arena in the plan, the message, the socket's buffers and the consumer's queue.
+# Measured with 66 batches of 65 536 rows announced: the coordinator held 150 MiB more, 36 bytes a row.
+ANNOUNCED_ROW_BYTES = 48
 
 BATCHES_IN_HAND = 2
 """The batch a training step works on, and the one before it, which `for batch in stream` holds until it has the
@@ -82,6 +85,7 @@ class LoaderShape:
         max_row_group_bytes: Above it, a unit is decoded streaming.
         num_units: Units of all sources.
         extra_slots: Slots beyond the need, to keep small sources resident.
+        announced_rows: Rows of the batches that are announced to the consumers at once.
     """
 
     field_row_bytes: tuple[int, ...]
@@ -98,6 +102,7 @@ class LoaderShape:
     max_row_group_bytes: int
     num_units: int
     extra_slots: int = 0
+    announced_rows: int = 0
 
     @property
     def slot_bytes(self) -> int:
@@ -212,12 +217,17 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
     most those bytes and a slice as large as a slot. Beside it lie the fetched bytes of this block and of the next.
     """
     unit = min(shape.unit_bytes, shape.max_row_group_bytes + shape.slot_bytes)
+    fetched = shape.fetch_bytes
+    if shape.unit_bytes > shape.max_row_group_bytes:
+        fetched = min(fetched, shape.max_row_group_bytes)  # a streamed unit's bytes come as they are needed
     return MemoryBound(
         terms={
             "arena": arena_bytes_of(shape.field_row_bytes, num_slots=shape.num_slots, block_rows=shape.block_rows),
-            "decode": shape.threads * (2 * unit + 2 * shape.fetch_bytes + shape.slot_bytes + DECODE_SPARE_BYTES),
+            "decode": shape.threads * (2 * unit + 2 * fetched + shape.slot_bytes + DECODE_SPARE_BYTES),
             "batches": _batches_of(shape) * batch_bytes_of(shape.field_row_bytes, shape.batch_size),
-            "plan": shape.num_units * PLAN_UNIT_BYTES + sum(shape.window_rows) * PLAN_WINDOW_ROW_BYTES,
+            "plan": shape.num_units * PLAN_UNIT_BYTES
+            + sum(shape.window_rows) * PLAN_WINDOW_ROW_BYTES
+            + shape.announced_rows * ANNOUNCED_ROW_BYTES,
             "processes": LIBRARIES_BYTES + COORDINATOR_BYTES + shape.threads * WORKER_BYTES,
         },
         shape=shape,

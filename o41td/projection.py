@@ -126,9 +126,8 @@ def plan_projection(
     if problems:
         told = list(dict.fromkeys(problem.why for problem in problems))
         count = f"{len(told)} columns do not fit: " if len(told) > 1 else ""
-        raise SchemaError(
-            f"{count}{'; '.join(told)}. {_ACCEPTED}", source=source, shard=shard, column=problems[0].column
-        )
+        accepted = "" if all("is missing" in why for why in told) else f". {_ACCEPTED}"
+        raise SchemaError(f"{count}{'; '.join(told)}{accepted}", source=source, shard=shard, column=problems[0].column)
     return ProjectionPlan(
         fields=tuple(planned),
         column_indices=tuple(sorted({item.leaf_index for item in planned})),

@@ -52,6 +52,8 @@ def _verdict_of(stats: dict[str, Any]) -> str:
     waits = max(rank["wait_fraction"] for rank in ranks)
     if waits < _CONSUMER_BOUND:
         return "the training loop is the limit: batches wait for it"
+    if waits > _DECODE_BOUND and any(worker["state"] == "idle" for worker in stats["workers"]):
+        return "the loop takes batches as fast as they can be put together; workers are idle"
     if waits > _DECODE_BOUND:
         return "decoding is the limit: the loop waits for batches; more threads help if the host has idle cores"
     return "loop and decoding are in balance"

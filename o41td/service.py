@@ -25,6 +25,8 @@ Progress = Callable[[int, int], None]
 M = TypeVar("M", bound=Message)
 
 _GOODBYE_S = 5.0
+_SILENCE_S = 60.0
+"""How long at least a coordinator may be silent while opening; it tells of its progress every half second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ def start_loader(request: LoaderRequest, *, progress: Progress | None = None) ->
     """
     process, channel, log = _begin(request, plan_only=False)
     try:
-        opened = _await(channel, process, log, LoaderOpened, progress)
+        opened = _await(channel, process, log, LoaderOpened, progress, stall_timeout_s=request.job.stall_timeout_s)
         descriptor = channel.take_descriptor()
         try:
             layout = ArenaLayout.from_record(opened.layout)
@@ -122,7 +124,7 @@ def plan_loader(request: LoaderRequest, *, progress: Progress | None = None) -> 
     """
     process, channel, log = _begin(request, plan_only=True)
     try:
-        planned = _await(channel, process, log, LoaderPlanned, progress)
+        planned = _await(channel, process, log, LoaderPlanned, progress, stall_timeout_s=request.job.stall_timeout_s)
     finally:
         channel.close()
         _end_process(process, log)
@@ -166,10 +168,26 @@ def _begin(request: LoaderRequest, *, plan_only: bool) -> tuple[ChildProcess, Ch
     return process, channel, log
 
 
-def _await(channel: Channel, process: ChildProcess, log: ChildLog, kind: type[M], progress: Progress | None) -> M:
+def _await(
+    channel: Channel,
+    process: ChildProcess,
+    log: ChildLog,
+    kind: type[M],
+    progress: Progress | None,
+    *,
+    stall_timeout_s: float,
+) -> M:
+    timeout_s = max(stall_timeout_s, _SILENCE_S)
     while True:
         try:
-            message = channel.receive()
+            message = channel.receive(timeout_s)
+        except TimeoutError:
+            process.kill()
+            raise CoordinatorError(
+                f"the loader's coordinator said nothing for {timeout_s:g} s while opening, and was killed",
+                log_tail=log.tail(),
+                advice="Is it stopped, or the host overloaded? Raise stall_timeout_s if it needs longer",
+            ) from None
         except ChannelClosed:
             exit_code = process.wait(_GOODBYE_S)
             raise CoordinatorError(

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 __all__ = ["format_bytes", "parse_size"]
 
+_UNITS_TOLD = "; give B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
 _FACTORS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgtp", start=1):
     _FACTORS[f"{_letter}b"] = 1000**_power
@@ -47,7 +48,9 @@ def _size_of(text: str) -> int:
     if factor is None:
         letter = unit[0].upper()
         meant = f'; write "{number}{letter}B" (powers of 1000) or "{number}{letter}iB" (powers of 1024)'
-        raise ValueError(f"{text!r} has an unknown unit{meant if len(unit) == 1 and letter in 'KMGTP' else ''}")
+        raise ValueError(
+            f"{text!r} has an unknown unit{meant if len(unit) == 1 and letter in 'KMGTP' else _UNITS_TOLD}"
+        )
     return int(Fraction(number) * factor)
 
 

@@ -318,7 +318,11 @@ class BatchStream:
 
     def coordinates(self, batch_index: int) -> NDArray[Any]:
         """Returns where the rows of a global batch come from, `COORDINATE_DTYPE` [rows]; nothing is read."""
-        stage, number = self._cursor.locate(batch_index)
+        stage, number = self._cursor.locate(_count_of("batch_index", batch_index))
+        total = self._lookup.order(stage).num_batches
+        if total is not None and number >= total:
+            problem = f"{batch_index} would be batch {number} of stage {stage}, which has {total}"
+            raise ConfigError("there is no such batch", problems=[("batch_index", problem)])
         return self._lookup.coordinates(stage, number)
 
     # ---- end -------------------------------------------------------------------------------------------------------

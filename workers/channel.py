@@ -11,6 +11,7 @@ peer).
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import threading
@@ -107,19 +108,27 @@ class Channel:
 
     # ---- receiving -------------------------------------------------------------------------------------------------
 
-    def receive(self) -> Message:
+    def receive(self, timeout_s: float | None = None) -> Message:
         """Returns the next message.
 
         Blocks: until one is there or the peer is gone; the peer's death closes the socket, so this cannot hang on a
-        corpse.
+        corpse. A peer that was stopped is silent: `timeout_s` is how long at most.
 
         Raises:
             ChannelClosed: The peer is gone.
+            TimeoutError: It has said nothing for `timeout_s`.
         """
         while True:
             for message in self._parsed(limit=1):
                 return message
+            if timeout_s is not None and not self._can_receive(timeout_s):
+                raise TimeoutError(f"no message for {timeout_s:g} s")
             self._receive_some()
+
+    def _can_receive(self, timeout_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
 
     def received(self) -> Iterator[Message]:
         """Yields whole messages that are here already, for which no selector would wake; does not ask the socket."""

@@ -85,7 +85,12 @@ def identity_of(path: str, filesystem: Any = None, *, source: str | None = None)
 
 def open_shard_file(path: str, filesystem: Any = None) -> Any:
     """Opens a shard for reading at any place; the caller closes it."""
-    return pa.OSFile(path, "rb") if filesystem is None else pa.PythonFile(filesystem.open(path, "rb"), mode="r")
+    # As bytes: file names need not be text, and Arrow takes text for UTF-8.
+    return (
+        pa.OSFile(os.fsencode(path), "rb")
+        if filesystem is None
+        else pa.PythonFile(filesystem.open(path, "rb"), mode="r")
+    )
 
 
 def content_version(file: Any, identity: ShardIdentity) -> str:

@@ -87,11 +87,13 @@ def run(
 def demo(
     config: Annotated[Path | None, typer.Argument(help="Your own config; a sample data set if absent.")] = None,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where the sample is kept [default: ~/.cache/o41td/demo-1].")
+        Path | None, typer.Option("--folder", help="Where the sample is kept; ~/.cache/o41td/demo-1 if absent.")
     ] = None,
     batches: Annotated[
         int | None,
-        typer.Option("--batches", min=2, help="At most this many batches of each stage [own: 500; sample: all]."),
+        typer.Option(
+            "--batches", min=2, help="At most this many batches of each stage; 500 of your own, all of the sample."
+        ),
     ] = None,
     as_json: AsJson = False,
     _debug: Debug = False,

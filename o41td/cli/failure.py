@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from o41td.errors import CheckpointError, ConfigError, O41Error
+from o41td.errors import CheckpointError, ConfigError, MemoryBoundError, O41Error, SchemaError
 
 __all__ = ["Interrupted", "StreamsPartError", "UsageProblem", "exit_code_of"]
 
@@ -55,14 +55,18 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
 
 
 def _sentence_and_code(error: Exception) -> tuple[str, int]:
-    if isinstance(error, UsageProblem | ConfigError | CheckpointError):
+    if isinstance(error, UsageProblem | ConfigError | CheckpointError | SchemaError | MemoryBoundError):
         return f"o41td: {error}", 2
     if isinstance(error, O41Error | StreamsPartError):
         return f"o41td: {error}", 1
     if hasattr(error, "format_message"):  # typer's and click's own errors; newer typers vendor click
-        return f"o41td: {error.format_message().rstrip('.')}. See `{_command_of(error)} --help`.", 2
+        return f"o41td: {_sentence(error.format_message())} See `{_command_of(error)} --help`.", 2
     name = type(error).__name__
     return f"o41td: this is a bug in o41td: {name}: {error}. Run again with --debug for the traceback.", 1
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _command_of(error: Exception) -> str:

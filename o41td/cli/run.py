@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from o41td.cli.failure import Interrupted
+from o41td.cli.failure import Interrupted, UsageProblem
 from o41td.cli.pace import Figures, legs_of, stream_legs
 from o41td.cli.progress import SilentProgress, opening_shown, progress_on
 from o41td.cli.summary import print_run_summary
@@ -49,6 +49,8 @@ def run_config(
     from o41td import BatchStreamConfig
 
     config = BatchStreamConfig.load(config_path)
+    if checkpoint_path is not None and (checkpoint_path.is_dir() or not checkpoint_path.absolute().parent.is_dir()):
+        raise UsageProblem(f"--checkpoint {checkpoint_path}: this must name a file in a folder that is there")
     console = Console(stderr=True, quiet=as_json)
     progress = SilentProgress() if as_json else progress_on(console)
     figures = Figures()

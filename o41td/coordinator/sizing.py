@@ -73,6 +73,7 @@ def size_loader(
         fetch_bytes=max((int(s.unit_compressed_bytes.max(initial=0)) for s in every), default=0),
         max_row_group_bytes=job.max_row_group_bytes,
         num_units=sum(len(source.unit_rows) for source in every),
+        announced_rows=max(_window_batches(job, stage) * stage.batch_size for stage in job.stages),
     )
 
     def shape_of(stage: int, resident: frozenset[int], extra_slots: int) -> LoaderShape:

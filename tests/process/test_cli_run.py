@@ -262,3 +262,14 @@ def test_demo_for_a_person_ends_with_a_summary(endless: Path) -> None:
     assert "210 rows in 21 batches" in done.out
     assert done.out.splitlines()[-1].strip() == "✓ the same rows, in the same order, byte by byte"
     assert max(map(len, done.out.splitlines()[1:])) <= 80
+
+
+def test_a_checkpoint_that_could_not_be_saved_is_refused_before_anything_is_streamed(
+    curriculum: Path, tmp_path: Path
+) -> None:
+    """A folder, or a file in a folder that is not there: exit 2 at once, not after hours."""
+    for impossible in (tmp_path, tmp_path / "absent" / "ckpt.json"):
+        done = o41td("run", curriculum, "--checkpoint", impossible, "--json")
+        assert done.code == 2
+        assert done.out == ""
+        assert str(impossible) in done.err

@@ -17,6 +17,7 @@ import pytest
 from o41td import (
     BatchStream,
     ChangedDataError,
+    Checkpoint,
     ConfigError,
     CorruptDataError,
     DataError,
@@ -332,3 +333,13 @@ def test_a_stream_opened_by_a_thread_that_ended_goes_on_in_another(write_shards)
         thread.join()
     reference.check_rest(held[0], position=1)
     held[0].close()
+
+
+def test_a_shard_whose_name_is_no_text_is_streamed(write_shards, tmp_path, open_stream):
+    """File names are bytes: one in Latin-1 is read like any other, by its listed name and in a glob."""
+    (path,) = write_shards([8])
+    odd = Path(path).with_name(os.fsdecode(b"\xe4.parquet"))
+    Path(path).rename(odd)
+    stream = open_stream(stream_config(stage_of([odd], batch_size=8)))
+    assert [batch["id"].tolist() for batch in stream] == [list(range(8))]
+    assert Checkpoint.from_json(stream.checkpoint().to_json()).sources[0].uris == (str(odd),)

@@ -167,10 +167,11 @@ def test_threads_never_share_a_buffer():
 
     def consume():
         while True:
+            is_last_look = done.is_set()
             with lock:
                 item = handed.pop() if handed else None
             if item is None:
-                if done.is_set():
+                if is_last_look:
                     return
                 continue
             number, view, export = item

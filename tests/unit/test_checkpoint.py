@@ -235,8 +235,9 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(CheckpointError, match="cannot be saved: No space") as caught:
         make_checkpoint(rank=1).save(path)
+    assert caught.value.path == str(path)
     assert Checkpoint.load(path).rank == 0
     assert os.listdir(tmp_path) == ["ckpt.json"]
 

@@ -122,5 +122,5 @@ def test_a_missing_file_is_named(tmp_path):
         BatchStreamConfig.load(tmp_path / "absent.toml")
     assert str(tmp_path / "absent.toml") in str(caught.value)
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with pytest.raises(ConfigError, match="this is a folder"):
         BatchStreamConfig.load(tmp_path / "folder.json")

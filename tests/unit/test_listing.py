@@ -1,5 +1,6 @@
 """Which files a source names."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,10 @@ def test_a_file_listed_twice_is_refused(tmp_path: Path) -> None:
 def test_local_uris(uri: str, expected: bool) -> None:
     """Only paths and file URIs are of this machine."""
     assert is_local(uri) is expected
+
+
+def test_names_that_are_no_text_are_listed(tmp_path: Path) -> None:
+    """File names are bytes; one that is not UTF-8 is a file like any other."""
+    name = os.fsdecode(b"\xe4.parquet")
+    touched(tmp_path, name)
+    assert names_of(tmp_path, [f"{tmp_path}/*.parquet"]) == [name]
