@@ -31,6 +31,9 @@ class BatchFeed:
         """Starts the gatherer's thread."""
         self._gatherer = gatherer
         self._serve = 0
+        self._is_inside = False  # whether the stream's thread is in `take` or `stats`
+        self._is_closed = False
+        self._bells_lock = threading.Lock()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=gatherer.run, name="o41td-gatherer", daemon=True)
         self._thread.start()
@@ -66,20 +69,35 @@ class BatchFeed:
             O41Error: The stream cannot go on; asking again raises the same.
         """
         gatherer = self._gatherer
-        found = self._look(ordinal)
-        if found is None:
-            start = time.perf_counter()
-            while found is None:
-                self._await_arrival(lambda: self._look(ordinal) is not None)
-                found = self._look(ordinal)
-            gatherer.wait_s += time.perf_counter() - start
-        if isinstance(found, GatheredBatch):
-            if gatherer.handed_out < ordinal:
-                gatherer.rows_handed_out += found.num_rows
-                gatherer.handed_out = ordinal
-            if gatherer.is_asleep:
-                gatherer.bell.ring()
-        return found
+        self._is_inside = True
+        try:
+            found = self._look(ordinal)
+            if found is None:
+                start = time.perf_counter()
+                while found is None:
+                    self._await_arrival(lambda: self._look(ordinal) is not None)
+                    found = self._look(ordinal)
+                gatherer.wait_s += time.perf_counter() - start
+            if isinstance(found, GatheredBatch):
+                if gatherer.handed_out < ordinal:
+                    gatherer.rows_handed_out += found.num_rows
+                    gatherer.handed_out = ordinal
+                if gatherer.is_asleep:
+                    gatherer.bell.ring()
+            return found
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Ends a visit; whoever closed the stream meanwhile has left its bells to the visitor, who may stand at one."""
+        self._is_inside = False
+        if self._is_closed:
+            self._close_bells()
+
+    def _close_bells(self) -> None:
+        with self._bells_lock:
+            for bell in (self._gatherer.bell, self._gatherer.arrived, self._gatherer.gone):
+                bell.close()
 
     def _look(self, ordinal: int) -> GatheredBatch | int | None:
         """Returns what `take` returns, None where it is not there yet."""
@@ -125,18 +143,22 @@ class BatchFeed:
             CoordinatorError: It does not answer.
         """
         gatherer = self._gatherer
-        deadline_s = time.monotonic() + timeout_s
-        gatherer.stats_wanted += 1
-        wanted = gatherer.stats_wanted
-        gatherer.bell.ring()
-        while gatherer.stats[0] < wanted:
-            if gatherer.fatal is not None:
-                raise gatherer.fatal.with_traceback(None)
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or gatherer.has_ended:
-                raise CoordinatorError("the loader's coordinator does not answer")
-            self._await_arrival(lambda: gatherer.stats[0] >= wanted, min(left_s, _LIVENESS_S))
-        return gatherer.stats[1]
+        self._is_inside = True
+        try:
+            deadline_s = time.monotonic() + timeout_s
+            gatherer.stats_wanted += 1
+            wanted = gatherer.stats_wanted
+            gatherer.bell.ring()
+            while gatherer.stats[0] < wanted:
+                if gatherer.fatal is not None:
+                    raise gatherer.fatal.with_traceback(None)
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or gatherer.has_ended:
+                    raise CoordinatorError("the loader's coordinator does not answer")
+                self._await_arrival(lambda: gatherer.stats[0] >= wanted, min(left_s, _LIVENESS_S))
+            return gatherer.stats[1]
+        finally:
+            self._leave()
 
     def close(self) -> None:
         """Ends the thread and the loader. Idempotent.
@@ -148,18 +170,20 @@ class BatchFeed:
         gatherer = self._gatherer
         gatherer.closing = True
         gatherer.ready.clear()
+        if self._is_closed:
+            return
         gatherer.bell.ring()
         if threading.current_thread() is not self._thread:
             while not gatherer.has_ended:
                 gatherer.gone.wait(_LIVENESS_S)
             self._thread.join()  # it has nothing left to do, so to take it for ended a moment early is no harm
-            gatherer.bell.close()
-            gatherer.gone.close()
-            gatherer.arrived.close()
+            self._is_closed = True
+            if not self._is_inside:
+                self._close_bells()
 
     def close_after_fork(self) -> None:
         """Lets go of descriptors in a child that a fork made, where the thread does not exist."""
         self._gatherer.closing = True
         self._gatherer.loader.close_after_fork()
         for bell in (self._gatherer.bell, self._gatherer.arrived, self._gatherer.gone):
-            bell.close()
+            bell.close()  # not under the lock, which the other process's thread may have held
