@@ -10,7 +10,7 @@ def main() -> int:
     """Works until the coordinator is gone."""
     parser = argparse.ArgumentParser(prog="o41td.workers")
     parser.add_argument("--socket", type=int, required=True)
-    parser.add_argument("--worker", type=int, required=True)
+    parser.add_argument("--worker", type=int, required=True, help="its number, for those who read a process list")
     arguments = parser.parse_args()
     ignore_group_signals()
     channel = connection_from(arguments.socket, blocking=True)
@@ -20,7 +20,7 @@ def main() -> int:
     pa.set_io_thread_count(1)
     from o41td.workers.worker import Worker
 
-    Worker(channel, arguments.worker).run()
+    Worker(channel).run()
     return 0
 
 

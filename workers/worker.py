@@ -1,9 +1,8 @@
 """A worker: takes orders from the coordinator, decodes blocks into slots, and leaves when its socket closes.
 
 Two threads. The listener takes messages off the socket, so that the coordinator's death is noticed even while a read
-hangs:
-then it ends the process at once, whatever the other thread does. The other thread, the main one, does the work in the
-order in which it came; before it decodes a block it asks the kernel to read ahead what the next order needs.
+hangs: then it ends the process at once, whatever the other thread does. The other thread, the main one, does the work
+in the order in which it came; before it decodes a block it asks the kernel to read ahead what the next order needs.
 """
 
 from __future__ import annotations
@@ -61,10 +60,9 @@ class Worker:
     Called by: the worker's main thread.
     """
 
-    def __init__(self, channel: Channel, number: int) -> None:
-        """Speaks over `channel`; `number` is this worker's among its coordinator's."""
+    def __init__(self, channel: Channel) -> None:
+        """Speaks over `channel`."""
         self._channel = channel
-        self._number = number
         self._orders: queue.SimpleQueue[tuple[Message, int | None]] = queue.SimpleQueue()
         self._looked_at: deque[tuple[Message, int | None]] = deque()
         self._arena: MappedArena | None = None

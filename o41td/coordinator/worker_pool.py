@@ -21,7 +21,6 @@ class PooledWorker:
     ready: bool = False
     killed_because: str | None = None
     restarts: int = 0
-    task: int | None = None
 
 
 class WorkerPool:
