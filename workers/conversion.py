@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from o41td.workers.slot_rows import SlotRows
+
 __all__ = ["Conversion"]
 
 _MANTISSA_BITS = {2: 11, 4: 24, 8: 53}
@@ -113,13 +115,13 @@ class Conversion:
         with np.errstate(all="ignore"):
             return values.astype(self.target, copy=False)
 
-    def cast_into(self, values: NDArray[Any], out: NDArray[Any]) -> None:
-        """Writes the values in the target dtype into `out` of the same shape, without a copy between."""
+    def cast_into(self, values: NDArray[Any], rows: SlotRows) -> None:
+        """Writes the values in the target dtype into as many rows of a slot, without a copy between."""
         if self.is_copy:
-            np.copyto(out, values)
+            rows.put(values)
             return
         with np.errstate(all="ignore"):
-            np.copyto(out, values, casting="unsafe")
+            rows.put(values)
 
     def refusal_of(self, value: object) -> str:
         """Why one value that does not fit was refused."""

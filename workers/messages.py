@@ -95,16 +95,20 @@ class AttachArena(NamedTuple):
 
 
 class DecodeBlock(NamedTuple):
-    """Decode rows into a slot.
+    """Decode a block of `num_rows` rows into a slot.
 
     Each piece is ``[number, uri, size_bytes, mtime_ns, row_group, group_rows, decoded_bytes, shard_row, row_start,
-    row_stop, slot_row]``: rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of its shard,
-    go to the slot's rows from `slot_row` on. `careful` asks for a `PieceBegun` with the piece's number before each.
+    row_stop, block_row]``: rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of its shard,
+    are the block's from `block_row` on. The slot has the block's rows in their `LeavingOrder`, whose three numbers are
+    `leaving`; in the block's own order where that is None. `careful` asks for a `PieceBegun` with the piece's number
+    before each.
     """
 
     block_id: int
     source: int
     slot: int
+    num_rows: int
+    leaving: list[int] | None
     careful: bool
     pieces: list[list[Any]]
 

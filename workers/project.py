@@ -33,6 +33,7 @@ from o41td.workers.list_level import (
     tensor_level_of,
 )
 from o41td.workers.ragged import copy_ragged
+from o41td.workers.slot_rows import SlotRows
 
 __all__ = ["Projector"]
 
@@ -54,16 +55,18 @@ class Projector:
         table: Any,
         out: Mapping[str, NDArray[Any]],
         *,
+        places: NDArray[np.int64] | None = None,
         row_offset_in_shard: int = 0,
         row_group: int | None = None,
         shard: str | None = None,
         source: str | None = None,
     ) -> None:
-        """Writes row i of the table into row i of every field's array.
+        """Writes row i of the table into row `places[i]`, by default row i, of every field's array.
 
         Args:
             table: A `pyarrow.Table` or `RecordBatch` with at least the planned columns.
-            out: By field name an array [at least table.num_rows, *shape] of the field's dtype, C-contiguous.
+            out: By field name an array [n, *shape] of the field's dtype, C-contiguous, with room for every place.
+            places: Where each row goes: int64 [table.num_rows], distinct.
             row_offset_in_shard: The row of the shard that is the table's first.
             row_group: For errors.
             shard: For errors.
@@ -79,7 +82,9 @@ class Projector:
         refusals = _Refusals()
         num_rows = table.num_rows
         for column, place in zip(self._columns, self._places, strict=True):
-            column.write(table.column(place), out[column.name][:num_rows], refusals)
+            region = out[column.name]
+            rows = SlotRows(region[:num_rows]) if places is None else SlotRows(region, places)
+            column.write(table.column(place), rows, refusals)
         if refusals.row is not None:
             raise ValueRefusedError(
                 refusals.why,
@@ -137,8 +142,8 @@ class _ColumnWriter:
             raise SchemaError(why, column=self._item.label)
         return place
 
-    def write(self, column: Any, out: NDArray[Any], refusals: _Refusals) -> None:
-        """Writes the field's column, chunked or not, into `out`: [n, *shape]."""
+    def write(self, column: Any, rows: SlotRows, refusals: _Refusals) -> None:
+        """Writes the field's column, chunked or not, into as many rows."""
         if not isinstance(column, pa.ChunkedArray):
             chunks = [column]
         elif column.num_chunks == 1:
@@ -148,11 +153,13 @@ class _ColumnWriter:
         row = 0
         for chunk in chunks:
             stop = row + len(chunk)
-            if stop > row and not self._write_plainly(chunk, out[row:stop]):
-                self._write_chunk(chunk, out[row:stop], _Place(refusals, self._item.label, row))
+            if stop > row:
+                part = rows.part(row, stop)
+                if not self._write_plainly(chunk, part):
+                    self._write_chunk(chunk, part, _Place(refusals, self._item.label, row))
             row = stop
 
-    def _write_plainly(self, array: Any, out: NDArray[Any]) -> bool:
+    def _write_plainly(self, array: Any, rows: SlotRows) -> bool:
         """Writes scalars that Arrow holds as NumPy would, all there and all fitting, with the least ado."""
         plain = self._plain
         if plain is None or array.null_count:
@@ -161,27 +168,27 @@ class _ColumnWriter:
         values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
         if not plain.all_fit(values):
             return False
-        plain.cast_into(values, out)
+        plain.cast_into(values, rows)
         return True
 
-    def _write_chunk(self, array: Any, out: NDArray[Any], place: _Place) -> None:
+    def _write_chunk(self, array: Any, rows: SlotRows, place: _Place) -> None:
         above: NDArray[np.bool_] | None = None
         for member in self._item.path:
             above = _both(above, validity_of(array))
             array = array.field(member)
         if self._packed is not None:
-            self._write_packed(array, above, out, place)
+            self._write_packed(array, above, rows, place)
         elif not self._field.shape:
             leaf = leaf_values_of(array)
-            self._write_scalars(LeafValues(leaf.values, _both(above, leaf.valid)), out, place)
+            self._write_scalars(LeafValues(leaf.values, _both(above, leaf.valid)), rows, place)
         else:
             tensor = self._item.tensor_shape
             if isinstance(array, pa.FixedShapeTensorArray):
                 array = array.storage
             level = list_level_of(array) if tensor is None else tensor_level_of(array, tensor)
-            self._write_lists(_under(level, above), 0, out, place)
+            self._write_lists(_under(level, above), 0, rows, place)
 
-    def _write_packed(self, array: Any, above: NDArray[np.bool_] | None, out: NDArray[Any], place: _Place) -> None:
+    def _write_packed(self, array: Any, above: NDArray[np.bool_] | None, rows: SlotRows, place: _Place) -> None:
         assert self._packed is not None
         size = self._packed.itemsize
         level = _under(bytes_level_of(array), above)
@@ -193,7 +200,7 @@ class _ColumnWriter:
             level = level.without(broken)
         level, leaf = packed_values_of(level, np.dtype(np.uint8) if self._flags else self._packed)
         if self._field.shape:
-            self._write_rows(level, leaf, 0, out, place)
+            self._write_rows(level, leaf, 0, rows, place)
             return
         wrong = level.lengths != 1
         if level.valid is not None:
@@ -205,27 +212,35 @@ class _ColumnWriter:
             level = level.without(wrong)
         places = np.where(level.lengths == 1, level.starts, 0)
         values = leaf.values.take(places) if len(leaf.values) else np.zeros(len(places), leaf.values.dtype)
-        self._write_scalars(LeafValues(values, _both(level.valid, ~wrong if wrong.any() else None)), out, place, wrong)
+        self._write_scalars(LeafValues(values, _both(level.valid, ~wrong if wrong.any() else None)), rows, place, wrong)
 
     def _write_scalars(
-        self, leaf: LeafValues, out: NDArray[Any], place: _Place, refused: NDArray[np.bool_] | None = None
+        self, leaf: LeafValues, rows: SlotRows, place: _Place, refused: NDArray[np.bool_] | None = None
     ) -> None:
         conversion = self._conversion_of(leaf)
         values, valid = leaf.values, leaf.valid
         if not conversion.all_fit(values):
             self._refuse_misfits(values, valid, conversion, place)
-        conversion.cast_into(values, out)
-        if valid is not None:
+        if valid is None:
+            conversion.cast_into(values, rows)
+            return
+        with rows.side_by_side() as out:
+            conversion.cast_into(values, SlotRows(out))
             missing = ~valid if refused is None else ~valid & ~refused
             self._fill_nulls(missing, out, place, "the value is null")
 
-    def _write_lists(self, level: ListLevel, axis: int, out: NDArray[Any], place: _Place) -> None:
-        """Writes list rows into `out`: [n, *shape[axis:]]. The last level goes to `_write_rows`."""
-        shape = self._field.shape
+    def _write_lists(self, level: ListLevel, axis: int, rows: SlotRows, place: _Place) -> None:
+        """Writes list rows of shape [*shape[axis:]]. The last level goes to `_write_rows`."""
         if axis == self._item.num_lists - 1:
             level, leaf = _leaf_of(level)
-            self._write_rows(level, leaf, axis, out, place)
+            self._write_rows(level, leaf, axis, rows, place)
             return
+        with rows.side_by_side() as out:
+            self._write_nested(level, axis, out, place)
+
+    def _write_nested(self, level: ListLevel, axis: int, out: NDArray[Any], place: _Place) -> None:
+        """Writes rows of lists of lists into `out`: [n, *shape[axis:]]."""
+        shape = self._field.shape
         size = shape[axis]
         taken = np.minimum(level.lengths, size)
         places = item_places(level.starts, taken)
@@ -233,18 +248,18 @@ class _ColumnWriter:
         inner_place = place.of_items(taken)
         cells = out.reshape(len(out) * size, *shape[axis + 1 :])
         if len(places) == len(cells):
-            self._write_lists(inner, axis + 1, cells, inner_place)
+            self._write_lists(inner, axis + 1, SlotRows(cells), inner_place)
         else:
             part = np.empty((len(places), *shape[axis + 1 :]), self._target)
-            self._write_lists(inner, axis + 1, part, inner_place)
+            self._write_lists(inner, axis + 1, SlotRows(part), inner_place)
             out.fill(self._field.pad)
             cells[item_places(np.arange(len(taken), dtype=np.int64) * size, taken)] = part
         if level.valid is not None:
             self._fill_nulls(~level.valid, out, place, "the list is null")
 
-    def _write_rows(self, level: ListLevel, leaf: LeafValues, axis: int, out: NDArray[Any], place: _Place) -> None:
-        """Writes rows of leaf values into `out`: [n, *shape[axis:]], row-major, cut and padded at the end."""
-        if not len(out):
+    def _write_rows(self, level: ListLevel, leaf: LeafValues, axis: int, rows: SlotRows, place: _Place) -> None:
+        """Writes rows of leaf values of shape [*shape[axis:]], row-major, cut and padded at the end."""
+        if not len(rows):
             return
         inner = math.prod(self._field.shape[axis + 1 :])
         if inner > 1:
@@ -254,35 +269,36 @@ class _ColumnWriter:
                 count = level.lengths[at]
                 place.add(at, f"{count} values", f"a list of {count} values does not divide into rows of {inner}")
                 level = level.without(broken)
-        flat = out.reshape(len(out), -1)
-        assert np.may_share_memory(flat, out), "a slot's rows are C-contiguous"
-        taken = np.minimum(level.lengths, flat.shape[1])
-        if leaf.valid is None and self._conversion_of(leaf).all_fit(leaf.values):
-            self._write_clean(level, taken, leaf, flat)
-        else:
-            self._write_checked(level, taken, leaf, flat, place)
-        if level.valid is not None:
-            self._fill_nulls(~level.valid, out, place, "the list is null")
+        if level.valid is None and leaf.valid is None and self._conversion_of(leaf).all_fit(leaf.values):
+            self._write_clean(level, leaf, rows.flat)
+            return
+        with rows.side_by_side() as out:
+            flat = SlotRows(out).flat
+            if leaf.valid is None and self._conversion_of(leaf).all_fit(leaf.values):
+                self._write_clean(level, leaf, flat)
+            else:
+                self._write_checked(level, leaf, flat.array, place)
+            if level.valid is not None:
+                self._fill_nulls(~level.valid, out, place, "the list is null")
 
-    def _write_clean(self, level: ListLevel, taken: NDArray[np.int64], leaf: LeafValues, flat: NDArray[Any]) -> None:
+    def _write_clean(self, level: ListLevel, leaf: LeafValues, rows: SlotRows) -> None:
         """Every value fits: rows of one length are one copy, others are copied row by row."""
         conversion = self._conversion_of(leaf)
-        num_rows, width = flat.shape
+        num_rows, width = len(rows), rows.array.shape[1]
         length = int(level.lengths[0])
         first = int(level.starts[0])
         if (level.lengths == length).all() and (np.diff(level.starts) == length).all():
             dense = leaf.values[first : first + num_rows * length].reshape(num_rows, length)
-            conversion.cast_into(dense[:, :width], flat[:, :length])
+            conversion.cast_into(dense[:, :width], rows.columns(0, length))
             if length < width:
-                flat[:, length:] = self._field.pad
+                rows.columns(length, width).put(self._field.pad)
             return
-        copy_ragged(conversion.cast(leaf.values), level.starts, taken, flat, self._field.pad)
+        copy_ragged(conversion.cast(leaf.values), level.starts, np.minimum(level.lengths, width), rows, self._field.pad)
 
-    def _write_checked(
-        self, level: ListLevel, taken: NDArray[np.int64], leaf: LeafValues, flat: NDArray[Any], place: _Place
-    ) -> None:
+    def _write_checked(self, level: ListLevel, leaf: LeafValues, flat: NDArray[Any], place: _Place) -> None:
         """Looks at each value that is delivered, and at no other."""
         conversion = self._conversion_of(leaf)
+        taken = np.minimum(level.lengths, flat.shape[1])
         places = item_places(level.starts, taken)
         items_place = place.of_items(taken)
         values = leaf.values[places]

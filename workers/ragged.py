@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from o41td.workers.slot_rows import SlotRows
+
 __all__ = ["copy_ragged"]
 
 _GLUED_ROW_BYTES = 4096
@@ -29,46 +31,50 @@ _VIEW = np.dtype([("size", "<i4"), ("inline", "u1", 4), ("buffer", "<i4"), ("off
 
 
 def copy_ragged(
-    values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any], pad: object
+    values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], rows: SlotRows, pad: object
 ) -> None:
-    """Writes `values[starts[i] : starts[i] + lengths[i]]` into `out[i]`, and `pad` behind it.
+    """Writes `values[starts[i] : starts[i] + lengths[i]]` into row i, and `pad` behind it.
 
     Args:
-        values: [m], contiguous, of the dtype of `out`.
+        values: [m], contiguous, of the rows' dtype.
         starts: int64 [n].
-        lengths: int64 [n], none above `out.shape[1]`.
-        out: [n, width], C-contiguous.
+        lengths: int64 [n], none above the rows' width.
+        rows: n rows with one axis.
         pad: The value behind short rows.
     """
-    if out.size == 0:
+    width = rows.array.shape[1]
+    if not len(rows) or not width:
         return
     if not lengths.any():
-        out.fill(pad)
+        rows.put(pad)
         return
-    row_bytes = out.shape[1] * out.itemsize
+    row_bytes = width * rows.array.itemsize
     if row_bytes > _GLUED_ROW_BYTES or values.nbytes >= 2**31:
-        _copy_rows(values, starts, lengths, out, pad)
+        _copy_rows(values, starts, lengths, rows, pad)
         return
     block_rows = _GLUED_BLOCK_BYTES // row_bytes
-    for row in range(0, len(out), block_rows):
+    for row in range(0, len(rows), block_rows):
         block = slice(row, row + block_rows)
         # Arrow sets aside room for all bytes that it is shown, so it is shown those of the block.
         filled = lengths[block] > 0
         first = int(starts[block][filled].min(initial=len(values)))
         last = int((starts[block] + lengths[block])[filled].max(initial=first))
-        _glue(values[first:last], starts[block] - first, lengths[block], out[block], pad)
+        rows.part(row, row + block_rows).put(
+            _glued(values[first:last], starts[block] - first, lengths[block], width, pad)
+        )
 
 
 def _copy_rows(
-    values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any], pad: object
+    values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], rows: SlotRows, pad: object
 ) -> None:
-    size = out.itemsize
+    out, size = rows.array, rows.array.itemsize
     if int(lengths.min()) < out.shape[1]:
-        out.fill(pad)
+        rows.put(pad)
     # NumPy 2 arrays are buffers, which their stubs say of Python 3.12 on only.
     target = memoryview(out.reshape(-1).view(np.uint8))  # type: ignore[arg-type,unused-ignore]
     source = memoryview(values.view(np.uint8))  # type: ignore[arg-type,unused-ignore]
-    begins = np.arange(len(out), dtype=np.int64) * (out.shape[1] * size)
+    places = np.arange(len(rows), dtype=np.int64) if rows.places is None else rows.places
+    begins = places * (out.shape[1] * size)
     ends = begins + lengths * size
     firsts = starts * size
     lasts = firsts + lengths * size
@@ -76,13 +82,12 @@ def _copy_rows(
         target[begin:end] = source[first:last]
 
 
-def _glue(
-    values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any], pad: object
-) -> None:
+def _glued(
+    values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int, pad: object
+) -> NDArray[Any]:
     """Builds Arrow binary views [row 0, padding, row 1, padding, …] and lets one cast lay their bytes end to end."""
-    num_rows, width = out.shape
-    size = out.itemsize
-    padding = np.full(max(width, _INLINE_BYTES), pad, out.dtype)
+    num_rows, size = len(starts), values.itemsize
+    padding = np.full(max(width, _INLINE_BYTES), pad, values.dtype)
     views = np.zeros((num_rows, 2), _VIEW)
     views["size"][:, 0] = lengths * size
     views["size"][:, 1] = (width - lengths) * size
@@ -92,8 +97,7 @@ def _glue(
     _fill_inline(views[:, 1], padding.view(np.uint8))
     buffers = [None, pa.py_buffer(views), pa.py_buffer(values), pa.py_buffer(padding)]
     glued = pa.Array.from_buffers(pa.binary_view(), 2 * num_rows, buffers).cast(pa.large_binary())
-    laid = np.frombuffer(glued.buffers()[2], np.uint8, count=out.nbytes)
-    out.reshape(-1).view(np.uint8)[:] = laid
+    return np.frombuffer(glued.buffers()[2], values.dtype, count=num_rows * width).reshape(num_rows, width)
 
 
 def _fill_inline(views: NDArray[Any], data: NDArray[np.uint8]) -> None:

@@ -16,10 +16,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from o41td.errors import CorruptDataError, O41Error, error_to_record
 from o41td.fields import FieldPlan
+from o41td.order.leaving import LeavingOrder
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
 from o41td.workers.channel import Channel, ChannelClosed
@@ -170,12 +172,13 @@ class Worker:
         start = time.perf_counter()
         work = _Work()
         bad: list[list[Any]] = []
+        places = None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows)
         for piece in order.pieces:
             number, uri, _size, _mtime, row_group, *_counts, row_start, row_stop, at = piece
             if order.careful:
                 self._answer(PieceBegun(order.block_id, number))
             try:
-                self._decode_piece(order, piece, work)
+                self._decode_piece(order, piece, places, work)
             except O41Error as error:
                 bad.append([at, at + row_stop - row_start, error_to_record(error)])
             except MemoryError as error:
@@ -188,7 +191,9 @@ class Worker:
         project_s = time.perf_counter() - start - work.fetch_s - work.decode_s
         return BlockDecoded(order.block_id, work.rows, work.read_bytes, work.fetch_s, work.decode_s, project_s, bad)
 
-    def _decode_piece(self, order: DecodeBlock, piece: list[Any], work: _Work) -> None:
+    def _decode_piece(
+        self, order: DecodeBlock, piece: list[Any], places: NDArray[np.int64] | None, work: _Work
+    ) -> None:
         _number, uri, _size, _mtime, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
         begun = time.perf_counter()
         reader = self._reader(order.source, piece)
@@ -196,10 +201,15 @@ class Worker:
         table = reader.read_rows(group, row_start, row_stop, group_rows=group_rows, decoded_bytes=group_bytes)
         work.fetch_s += opened - begun
         work.decode_s += time.perf_counter() - opened
-        first = order.slot * self._block_rows + at
+        first = order.slot * self._block_rows
+        if places is None:
+            first += at
+        else:
+            places = places[at : at + row_stop - row_start]
         reader.projector.write(
             table,
             {name: region[first:] for name, region in self._regions.items()},
+            places=places,
             row_offset_in_shard=shard_row + row_start,
             row_group=group,
             shard=uri,

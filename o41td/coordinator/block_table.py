@@ -10,6 +10,7 @@ import enum
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ _TRANSITIONS: dict[tuple[BlockState, str], BlockState] = {
 }
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Block:
     """One block's entry.
 
@@ -77,6 +78,11 @@ class Block:
     story: deque[tuple[BlockState, str, BlockState, int | None, int | None]] = field(
         default_factory=lambda: deque(maxlen=12)
     )
+
+    @cached_property
+    def rows_in_slot(self) -> NDArray[np.int64]:
+        """Which row of the block each row of its slot is; worked out where a bad row must be found."""
+        return self.planned.rows_in_slot()
 
     def told(self) -> str:
         """Returns the block's last transitions, for people."""
@@ -159,9 +165,13 @@ class BlockTable:
                 continue
             block = self._blocks[handle]
             at = np.flatnonzero(batch.handles == handle)
-            bad = ((0, self._block_rows, block.error),) if block.error is not None else block.bad
+            if block.error is not None:
+                refused: tuple[BadRows, ...] = ((0, self._block_rows, block.error),)
+                bad, rows = refused, batch.rows[at]
+            else:
+                bad, rows = block.bad, block.rows_in_slot[batch.rows[at]]
             for start, stop, error in bad:
-                hit = at[(batch.rows[at] >= start) & (batch.rows[at] < stop)]
+                hit = at[(rows >= start) & (rows < stop)]
                 if len(hit) and (first is None or int(hit[0]) < first[0]):
                     first = int(hit[0]), error
         return None if first is None else first[1]

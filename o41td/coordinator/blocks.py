@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from o41td.order.leaving import LeavingOrder
 from o41td.order.line import LaneLine
 
 __all__ = ["GROUP_BLOCKS", "BlockPiece", "LaneBlocks", "PieceRuns", "PlannedBlock", "slice_rows_of"]
@@ -32,7 +33,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BlockPiece:
-    """Rows [row_start, row_stop) of a unit, which go to rows [block_row, …) of the block."""
+    """Rows [row_start, row_stop) of a unit, which are rows [block_row, …) of the block."""
 
     unit: int
     row_start: int
@@ -42,16 +43,24 @@ class BlockPiece:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlock:
-    """Rows [x_start, x_stop) of a lane's line: what one slot holds."""
+    """Rows [x_start, x_stop) of a lane's line: what one slot holds.
+
+    The slot has them in the order in which they leave the shuffle; in the line's where `leaving` is None.
+    """
 
     x_start: int
     x_stop: int
     pieces: tuple[BlockPiece, ...]
+    leaving: LeavingOrder | None = None
 
     @property
     def num_rows(self) -> int:
         """Rows in the block."""
         return self.x_stop - self.x_start
+
+    def rows_in_slot(self) -> IntArray:
+        """Returns which of the block's rows each row of its slot is: `[num_rows] int64`."""
+        return np.arange(self.num_rows) if self.leaving is None else self.leaving.rows(self.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ class PieceRuns:
             first, before = last, int(ends[last - 1])
         return ranges
 
-    def block(self) -> PlannedBlock:
+    def block(self, leaving: LeavingOrder | None = None) -> PlannedBlock:
         """Returns the block made of these pieces."""
         x_start = int(self.x[0])
         pieces = tuple(
@@ -113,7 +122,7 @@ class PieceRuns:
                 self.x.tolist(), self.unit.tolist(), self.row.tolist(), self.rows.tolist(), strict=True
             )
         )
-        return PlannedBlock(x_start=x_start, x_stop=int(self.x[-1] + self.rows[-1]), pieces=pieces)
+        return PlannedBlock(x_start, int(self.x[-1] + self.rows[-1]), pieces, leaving)
 
 
 class LaneBlocks:

@@ -50,7 +50,7 @@ class BlockKey:
 class PlannedBatch:
     """One batch of one rank: which row of which block each of its rows is.
 
-    `handles` and `rows` are int64 [num_rows]: the block's handle in the block table, and the row within it. `blocks`
+    `handles` and `rows` are int64 [num_rows]: the block's handle in the block table, and the row of its slot. `blocks`
     are the distinct handles, in the order in which they are best decoded. Once the batch is gathered, this rank has no
     more need of the blocks in `closes`. `ordinal` counts the rank's batches of this generation, once they are planned.
     """
@@ -80,7 +80,7 @@ class BatchPlan(Protocol):
 
 
 BadRows = tuple[int, int, dict[str, Any]]
-"""Rows [start, stop) of a block that cannot be had, and the record of the error that says why."""
+"""Rows [start, stop) of a block, in the line's order, that cannot be had, and the record of the error that says why."""
 
 
 @dataclass(frozen=True, slots=True)

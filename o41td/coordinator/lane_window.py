@@ -1,8 +1,13 @@
-"""A lane's window on one source: which block, and which row of it, each coming row is, and when a block is used up.
+"""A lane's window on one source: which block, and row of its slot, each coming row is, and when a block is used up.
 
 Blocks are entered in line order as rows of them come up, and closed when the last of their rows has. Rows that had come
 before the place at which the window was opened are worked out once: by the shuffle's bound they lie within 2 R of it. A
 block all of whose rows had come by then is never claimed.
+
+A slot has its block's rows in the order in which they leave the shuffle, so a row's place in the slot is the number of
+rows of that block that came before it: counting, not searching. And a batch is a few runs of neighbouring rows, mostly
+one where a block is larger than the shuffle's buffer: gathering it is copying, where rows strewn over the window would
+cost a cache miss or two for every value of a narrow column (measured: 5 to 30 ns, against 1 to 2).
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from numpy.typing import NDArray
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import LaneBlocks, PieceRuns
 from o41td.coordinator.events import BlockKey
-from o41td.coordinator.piece_table import PieceTable
+from o41td.coordinator.piece_table import FoundRows, PieceTable
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
 
@@ -40,13 +45,17 @@ class LaneWindow:
         self._table = table
         line = order.lane_line(index.source, lane)
         reach = order.buffer_rows if order.buffer_rows > 1 else 0
+        self._is_shuffled = reach > 0
         epoch_x = count // line.rows_per_epoch * line.rows_per_epoch
         self._all_came_below = max(epoch_x, count - reach + 1 if reach else count)
         self._came = self._rows_that_came(order, count, max(epoch_x, count - 2 * reach)) if reach else _NOTHING
         self._came_stop = int(self._came[-1]) + 1 if len(self._came) else self._all_came_below
         self._blocks = LaneBlocks(line, index.unit_rows, block_rows=block_rows, x_start=self._all_came_below)
         self._x_stop = self._all_came_below  # rows below it belong to blocks that were entered
-        self._left = _NOTHING  # of each block in the table, rows that have not come
+        self._order = order
+        self._start = _NOTHING  # of each block in the table: its first row
+        self._rows = _NOTHING  # its rows
+        self._left = _NOTHING  # its rows that have not come
         self.pieces = PieceTable.empty()
         # The piece of each row from `_x_low` on: numbers that count all pieces ever entered; eight bytes a live row.
         self._piece_of_row = np.empty(1024, np.int64)
@@ -62,15 +71,26 @@ class LaneWindow:
         """Handles of the blocks that are claimed and not closed."""
         return self.pieces.handles[self._left > 0]
 
-    def find(self, x: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the piece in `pieces` of each row at `x`, and its position in it; enters blocks up to the last."""
+    def find(self, x: IntArray) -> FoundRows:
+        """Finds the rows at `x`, the next ones of the lane, in `pieces`; enters blocks up to the last."""
         x_last = int(x.max())
         if x_last >= self._x_stop:
             self._enter(x_last + 1)
         piece = self._piece_of_row[x - self._x_low]
         if self._num_trimmed:
             piece -= self._num_trimmed
-        return piece, x
+        block = self.pieces.block[piece]
+        return FoundRows(piece, x, self._counted(block) if self._is_shuffled else x - self._start[block])
+
+    def _counted(self, block: IntArray) -> IntArray:
+        """Returns for each of the next rows, whose block is given, how many rows of its block came before it."""
+        num_blocks = len(self._left)
+        counts = np.bincount(block, minlength=num_blocks)
+        by_block = np.argsort(block.astype(np.min_scalar_type(num_blocks)), kind="stable")
+        before = self._rows - self._left - (np.cumsum(counts) - counts)
+        counted = np.empty_like(block)
+        counted[by_block] = np.arange(len(block)) + np.repeat(before, counts)
+        return counted
 
     def close_used_up(self, rows_per_block: IntArray) -> IntArray:
         """Notes that so many rows of each block of `pieces` came; returns the places of those with none left since.
@@ -90,7 +110,7 @@ class LaneWindow:
     def _trim(self, num_blocks: int) -> None:
         num_pieces = len(self.pieces.block)
         self.pieces = self.pieces.without_first(num_blocks)
-        self._left = self._left[num_blocks:]
+        self._start, self._rows, self._left = (of[num_blocks:] for of in (self._start, self._rows, self._left))
         self._num_trimmed += num_pieces - len(self.pieces.block)
 
     def _enter(self, x_stop: int) -> None:
@@ -101,9 +121,10 @@ class LaneWindow:
             entered.append(pieces)
             starts.append(int(pieces.x[0]))
             self._x_stop = int(pieces.x[-1] + pieces.rows[-1])
+        rows = [stop - start for start, stop in pairwise([*starts, self._x_stop])]
         left = [
-            stop - start - (self._num_came(start, stop) if start < self._came_stop else 0)
-            for start, stop in pairwise([*starts, self._x_stop])
+            num_rows - (self._num_came(start, start + num_rows) if start < self._came_stop else 0)
+            for start, num_rows in zip(starts, rows, strict=True)
         ]
         handles = [self._claim(pieces) if rows_left else -1 for pieces, rows_left in zip(entered, left, strict=True)]
         added = PieceRuns.joined(entered)
@@ -112,11 +133,12 @@ class LaneWindow:
         table = PieceTable(
             handles=np.array(handles, np.int64),
             block=block,
-            to_block_row=-np.array(starts, np.int64)[block],
             shard=self._index.unit_shard[added.unit].astype(np.int64),
             to_shard_row=self._index.unit_first_row[added.unit] + added.row - added.x,
         )
         self.pieces = PieceTable.joined([self.pieces, table]) if len(self.pieces.block) else table
+        self._start = np.concatenate([self._start, starts])
+        self._rows = np.concatenate([self._rows, rows])
         self._left = np.concatenate([self._left, left])
 
     def _num_came(self, x_start: int, x_stop: int) -> int:
@@ -125,8 +147,9 @@ class LaneWindow:
         return int(last - first) + max(0, min(self._all_came_below, x_stop) - x_start)
 
     def _claim(self, pieces: PieceRuns) -> int:
-        block = pieces.block()
-        return self._table.claim(BlockKey(self._index.stage, self._index.source, self._lane, block.x_start), block)
+        source, x_start = self._index.source, int(pieces.x[0])
+        block = pieces.block(self._order.leaving_order(source, self._lane, x_start))
+        return self._table.claim(BlockKey(self._index.stage, source, self._lane, x_start), block)
 
     def _note_rows(self, x_start: int, rows: IntArray) -> None:
         """Extends `_piece_of_row` by the rows of pieces that begin at `x_start`; rows below the oldest block go."""
@@ -134,7 +157,7 @@ class LaneWindow:
         new = np.repeat(numbers, rows)
         if self._x_low < 0:
             self._x_low = x_start
-        oldest_x = -int(self.pieces.to_block_row[0]) if len(self.pieces.block) else x_start
+        oldest_x = int(self._start[0]) if len(self._start) else x_start
         kept, dropped = x_start - oldest_x, oldest_x - self._x_low
         if dropped + kept + len(new) > len(self._piece_of_row):
             buffer = np.empty(max(1024, 2 * (kept + len(new))), np.int64)

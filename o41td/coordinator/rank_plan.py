@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.events import PlannedBatch
 from o41td.coordinator.lane_window import LaneWindow
-from o41td.coordinator.piece_table import PieceTable
+from o41td.coordinator.piece_table import FoundRows, PieceTable
 from o41td.coordinator.resident import ResidentBlocks
 from o41td.index import SourceIndex
 from o41td.order.digest import row_digests
@@ -176,7 +176,7 @@ class RankPlan:
         return _LaneState(lane, self._order.open_lane(lane, batch_in_lane, fill_rows=fill_rows), {}, counts)
 
     def _planned(self, lane: _LaneState, batches: _Batches, num_own: int) -> list[PlannedBatch]:
-        present, table, piece, at = self._located(lane, batches)
+        present, table, (piece, at, slot_row) = self._located(lane, batches)
         shape, own = batches.x.shape, batches.own
         block = table.block[piece]
         taken = np.bincount(block, minlength=len(table.handles))
@@ -184,7 +184,7 @@ class RankPlan:
         used = np.zeros((num_own, num_blocks), np.bool_)
         used.reshape(-1)[block.reshape(shape)[own] + np.arange(0, used.size, num_blocks)[:, None]] = True
         closes = self._closed(lane, present, taken, used, table)
-        piece, at = piece.reshape(shape)[own], at.reshape(shape)[own]
+        piece, at, slot_row = (of.reshape(shape)[own] for of in (piece, at, slot_row))
         numbers = batches.first_number + np.arange(num_own) * batches.number_step
         digests = row_digests(
             (numbers + self._global_offset)[:, None],
@@ -194,7 +194,6 @@ class RankPlan:
             at + table.to_shard_row[piece],
         )
         handles = table.handles[block].reshape(shape)[own]
-        block_rows = at + table.to_block_row[piece]
         names = table.handles[np.nonzero(used)[1]].tolist()
         planned = []
         first_name = 0
@@ -204,7 +203,7 @@ class RankPlan:
                 digests.sum(axis=1, dtype=np.uint64).tolist(),
                 np.cumsum(np.count_nonzero(used, axis=1)).tolist(),
                 handles,
-                block_rows,
+                slot_row,
                 strict=True,
             )
         ):
@@ -213,32 +212,33 @@ class RankPlan:
             planned.append(PlannedBatch(number, digest, batch_handles, batch_rows, blocks, tuple(closes.get(i, ()))))
         return planned
 
-    def _located(self, lane: _LaneState, batches: _Batches) -> tuple[list[int], PieceTable, IntArray, IntArray]:
-        """Returns the sources that rows come of, one table of their pieces, and each row's piece and position in it."""
+    def _located(self, lane: _LaneState, batches: _Batches) -> tuple[list[int], PieceTable, FoundRows]:
+        """Returns the sources that rows come of, one table of their pieces, and where each row is found in it."""
         source, x = batches.source.ravel(), batches.x.ravel()
         counts = np.bincount(source) if self._order.num_sources > 1 else np.array([len(x)])
         present = np.flatnonzero(counts).tolist()
         if len(present) == 1:
-            piece, at = self._find(lane, present[0], x)
-            return present, self._pieces(lane, present[0]), piece, at
+            found = self._find(lane, present[0], x)
+            return present, self._pieces(lane, present[0]), found
         # Rows are laid out source by source (small integers are sorted by radix), and put back together.
         by_source = np.argsort(source.astype(np.min_scalar_type(len(counts))), kind="stable")
         x = x[by_source]
-        sorted_piece, sorted_at = np.empty_like(x), np.empty_like(x)
+        parts: list[FoundRows] = []
         tables: list[PieceTable] = []
         start = first_piece = 0
         for index in present:
             stop = start + int(counts[index])
-            piece, sorted_at[start:stop] = self._find(lane, index, x[start:stop])
-            np.add(piece, first_piece, out=sorted_piece[start:stop])
+            found = self._find(lane, index, x[start:stop])
+            parts.append(found._replace(piece=found.piece + first_piece))
             tables.append(self._pieces(lane, index))
             first_piece += len(tables[-1].block)
             start = stop
-        piece, at = np.empty_like(x), np.empty_like(x)
-        piece[by_source], at[by_source] = sorted_piece, sorted_at
-        return present, PieceTable.joined(tables), piece, at
+        together = FoundRows(*[np.empty_like(x) for _ in FoundRows._fields])
+        for column, of_parts in zip(together, zip(*parts, strict=True), strict=True):
+            column[by_source] = np.concatenate(of_parts)
+        return present, PieceTable.joined(tables), together
 
-    def _find(self, lane: _LaneState, source: int, x: IntArray) -> tuple[IntArray, IntArray]:
+    def _find(self, lane: _LaneState, source: int, x: IntArray) -> FoundRows:
         resident = self._resident.get(source)
         return self._window(lane, source).find(x) if resident is None else resident.find(lane.number, x)
 

@@ -1,8 +1,8 @@
 """Resident sources: a small source of an infinite stage stays decoded, so its later epochs cost no decoding.
 
-Its blocks belong to no lane: units packed in the listed order, each unit whole or in its slices, the same whatever
-order an epoch walks them in. A plan claims all of them once and never closes them; each is decoded when a row of it is
-first needed.
+Its blocks belong to no lane: units packed in the listed order, each unit whole or in its slices, and their slots have
+the rows in that order, the same whatever order an epoch walks them in. A plan claims all of them once and never closes
+them; each is decoded when a row of it is first needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import PieceRuns, PlannedBlock, slice_rows_of
 from o41td.coordinator.events import BlockKey
-from o41td.coordinator.piece_table import PieceTable
+from o41td.coordinator.piece_table import FoundRows, PieceTable
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
 
@@ -57,18 +57,18 @@ class ResidentBlocks:
         self._first_piece = np.searchsorted(runs.unit, np.arange(len(index.unit_rows)))
         block_of_piece = np.repeat(np.arange(len(ranges)), [last - first for first, last in ranges])
         block_x = runs.x[[first for first, _ in ranges]]
+        self._to_slot_row = runs.x - block_x[block_of_piece] - runs.row
         self.pieces = PieceTable(
             handles=np.array(self.handles, np.int64),
             block=block_of_piece,
-            to_block_row=runs.x - block_x[block_of_piece] - runs.row,
             shard=index.unit_shard[runs.unit].astype(np.int64),
             to_shard_row=index.unit_first_row[runs.unit],
         )
 
-    def find(self, lane: int, x: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the piece in `pieces`, and the position along it, of the rows at `x` of a lane's line."""
+    def find(self, lane: int, x: IntArray) -> FoundRows:
+        """Finds the rows at `x` of a lane's line in `pieces`."""
         unit, row = self._order.locate(self._source, lane, x)
         piece = self._first_piece[unit]
         if self._is_sliced:
             piece += row // self._slice_rows[unit]
-        return piece, row
+        return FoundRows(piece, row, row + self._to_slot_row[piece])

@@ -10,6 +10,7 @@ import contextlib
 import selectors
 import time
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any, assert_never
 
 from o41td.coordinator.block_table import Block, BlockTable
@@ -454,7 +455,17 @@ class LoaderServer:
             )
         worker = self._pool.workers[order.worker]
         source = self._source_number(order.key.stage, order.key.source)
-        worker.channel.queue(DecodeBlock(order.handle, source, order.slot, order.careful, pieces))
+        worker.channel.queue(
+            DecodeBlock(
+                block_id=order.handle,
+                source=source,
+                slot=order.slot,
+                num_rows=order.block.num_rows,
+                leaving=None if order.block.leaving is None else list(astuple(order.block.leaving)),
+                careful=order.careful,
+                pieces=pieces,
+            )
+        )
         self._flush(worker.channel)
 
     def _source_number(self, stage: int, source: int) -> int:

@@ -29,6 +29,7 @@ Kinds of index, used with these names everywhere:
 from o41td.order.digest import add_digests, row_digests, total_digest
 from o41td.order.hash import ORDER_VERSION, Purpose, hash_counters, stream_key
 from o41td.order.lane import LaneReader, LaneRows
+from o41td.order.leaving import LeavingOrder
 from o41td.order.line import LaneLine, Runs, SourceLine
 from o41td.order.mix import LaneMix, MixPlan
 from o41td.order.ranks import lanes_of_rank, rank_batches
@@ -43,6 +44,7 @@ __all__ = [
     "LaneMix",
     "LaneReader",
     "LaneRows",
+    "LeavingOrder",
     "MixPlan",
     "Occurrence",
     "Purpose",

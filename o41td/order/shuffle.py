@@ -1,10 +1,9 @@
 """The shuffle: a lane's rows of one source in the order in which they leave.
 
-The row at position p of an epoch has the key ``(p << 20) + ((h * R) >> 12)`` with h its 32-bit hash and R the buffer's
-rows: p + R * u in fixed point with 20 fractional bits. Rows leave in key order, equal keys by p, never across an
-epoch's end. Since p <= key / 2**20 < p + R, a row's place differs from p by less than R; once the rows below T have
-been entered, all rows with keys below T << 20 may leave; and at output position a all rows p <= a - R have left, so any
-position is found by entering the rows from a - R + 1 on and passing over those that left before.
+Rows leave in the order of their keys (see ``leaving``), never across an epoch's end. Since p <= key / 2**20 < p + R, a
+row's place differs from p by less than R; once the rows below T have been entered, all rows with keys below T << 20 may
+leave; and at output position a all rows p <= a - R have left, so any position is found by entering the rows from
+a - R + 1 on and passing over those that left before.
 
 Key and position, both relative to the oldest row that may still be pending, are packed in one uint64: sorting those is
 several times faster than an argsort, and ties are broken by position. Very large buffers do not fit and take a stable
@@ -15,40 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from o41td.order.hash import absorb, absorb_each, hash_grid, hash_range
+from o41td.order.leaving import FRACTION_BITS, delays
 from o41td.order.line import LaneLine
 
-__all__ = ["MAX_BUFFER_ROWS", "MAX_EPOCH_ROWS", "SourceWalk", "place_in_epoch"]
+__all__ = ["MAX_BUFFER_ROWS", "MAX_EPOCH_ROWS", "SourceWalk"]
 
 MAX_BUFFER_ROWS = (1 << 32) - 1
 MAX_EPOCH_ROWS = 1 << 43
 """A position and a buffer below these fit a key."""
 
-_FRACTION_BITS = 20
 _MIN_STEP_ROWS = 4096
-_FRACTION = np.uint64(_FRACTION_BITS)
-_HASH_SHIFT = np.uint64(32)
-_SCALE_SHIFT = np.uint64(32 - _FRACTION_BITS)
-
-
-def _delays(hashes: npt.NDArray[np.uint64], buffer_rows: int) -> npt.NDArray[np.uint64]:
-    """Turn 64-bit hashes, in place, into R * u in fixed point."""
-    hashes >>= _HASH_SHIFT
-    hashes *= np.uint64(buffer_rows)
-    hashes >>= _SCALE_SHIFT
-    return hashes
-
-
-def place_in_epoch(position: int, *, rows_per_epoch: int, buffer_rows: int, epoch_key: int) -> int:
-    """Return the place in leaving order of the row at line position ``position`` of an epoch; hashes O(R) rows."""
-    if buffer_rows <= 1:
-        return position
-    first = max(0, position - buffer_rows + 1)
-    after = min(rows_per_epoch, position + buffer_rows)
-    keys = _delays(hash_range(epoch_key, first, after), buffer_rows)
-    keys += np.arange(after - first, dtype=np.uint64) << _FRACTION
-    own = position - first
-    earlier = int(np.count_nonzero(keys[:own] <= keys[own])) + int(np.count_nonzero(keys[own:] < keys[own]))
-    return first + earlier
+_FRACTION = np.uint64(FRACTION_BITS)
 
 
 class SourceWalk:
@@ -83,7 +59,7 @@ class SourceWalk:
         self._num_epochs = num_epochs
         self._step = max(_MIN_STEP_ROWS, buffer_rows // 2)
         self._index_bits = np.uint64((buffer_rows + self._step).bit_length())
-        key_bits = (2 * buffer_rows + self._step).bit_length() + _FRACTION_BITS
+        key_bits = (2 * buffer_rows + self._step).bit_length() + FRACTION_BITS
         self._is_packed = key_bits + int(self._index_bits) <= 64
         self._index_mask = np.uint64((1 << int(self._index_bits)) - 1)
         self._ready = np.empty(0, dtype=np.int64)
@@ -144,7 +120,7 @@ class SourceWalk:
         if self._num_epochs is not None:
             num_epochs = min(num_epochs, self._num_epochs - self._epoch)
         epochs = np.arange(self._epoch, self._epoch + num_epochs, dtype=np.uint64)
-        keys = _delays(hash_grid(absorb_each(self._shuffle_key, epochs), length), self._buffer_rows)
+        keys = delays(hash_grid(absorb_each(self._shuffle_key, epochs), length), self._buffer_rows)
         positions = np.arange(length, dtype=np.uint64)
         keys += positions << _FRACTION
         if self._is_packed:
@@ -164,7 +140,7 @@ class SourceWalk:
         first = self._entered
         after = min(self._rows_per_epoch, first + self._step)
         is_last = after == self._rows_per_epoch
-        keys = _delays(hash_range(self._epoch_key, first, after), self._buffer_rows)
+        keys = delays(hash_range(self._epoch_key, first, after), self._buffer_rows)
         if self._is_packed:
             positions = self._leave_packed(keys, first, after, is_last=is_last)
         else:
@@ -183,7 +159,7 @@ class SourceWalk:
         moved = base - self._base
         self._base = base
         if moved and len(self._pending):
-            self._pending -= np.uint64((moved << (_FRACTION_BITS + int(self._index_bits))) + moved)
+            self._pending -= np.uint64((moved << (FRACTION_BITS + int(self._index_bits))) + moved)
         index = np.arange(first - base, after - base, dtype=np.uint64)
         keys += index << _FRACTION
         keys <<= self._index_bits
@@ -192,7 +168,7 @@ class SourceWalk:
         if is_last:
             self._pending = packed[:0]
         else:
-            leaves = packed < np.uint64((after - base) << (_FRACTION_BITS + int(self._index_bits)))
+            leaves = packed < np.uint64((after - base) << (FRACTION_BITS + int(self._index_bits)))
             self._pending = packed[~leaves]
             packed = packed[leaves]
         packed.sort()
@@ -211,7 +187,7 @@ class SourceWalk:
         if is_last:
             self._pending, self._pending_positions = keys[:0], positions[:0]
         else:
-            leaves = keys < np.uint64(after << _FRACTION_BITS)
+            leaves = keys < np.uint64(after << FRACTION_BITS)
             self._pending, self._pending_positions = keys[~leaves], positions[~leaves]
             keys, positions = keys[leaves], positions[leaves]
         return positions[np.argsort(keys, kind="stable")]

@@ -8,10 +8,11 @@ import numpy.typing as npt
 
 from o41td.order.hash import Purpose, absorb, stream_key
 from o41td.order.lane import LaneReader
+from o41td.order.leaving import LeavingOrder, place_in_epoch
 from o41td.order.line import LaneLine, Runs, SourceLine
 from o41td.order.mix import LaneMix, MixPlan
 from o41td.order.shares import ShareTable, integer_shares
-from o41td.order.shuffle import MAX_BUFFER_ROWS, MAX_EPOCH_ROWS, SourceWalk, place_in_epoch
+from o41td.order.shuffle import MAX_BUFFER_ROWS, MAX_EPOCH_ROWS, SourceWalk
 
 __all__ = ["Occurrence", "StageOrder"]
 
@@ -199,6 +200,13 @@ class StageOrder:
             count=count,
             num_epochs=None if self.infinite else 1,
         )
+
+    def leaving_order(self, source: int, lane: int, x: int) -> LeavingOrder | None:
+        """Return in which order the rows from ``x`` of a lane's line of ``source`` leave; None in the line's order."""
+        if self.buffer_rows <= 1:
+            return None
+        epoch, first = divmod(x, int(self.source_lane_rows[source, lane]))
+        return LeavingOrder(absorb(self._shuffle_key(source, lane), epoch), first, self.buffer_rows)
 
     def lane_line(self, source: int, lane: int) -> LaneLine:
         """Return a lane's part of the line of ``source``."""

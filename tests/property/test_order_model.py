@@ -403,3 +403,25 @@ def test_walk_equals_a_full_sort_from_any_count(buffer_rows, num_rows):
             assert x == expected[count + taken : count + taken + step]
             assert all(value < walk.entered_x for value in x)
             taken += step
+
+
+@pytest.mark.parametrize("buffer_rows", [2, 7, 4096, (1 << 32) - 1])
+def test_a_stretch_leaves_in_the_order_of_its_keys(buffer_rows):
+    """From any position on, a stretch's rows by themselves leave in the order in which the whole epoch lets them go."""
+    order = StageOrder(
+        seed=9, stage_index=0, unit_rows=[[300]], weights=[1], batch_size=8, buffer_rows=buffer_rows, infinite=True
+    )
+    for epoch, first, num_rows in [(0, 0, 300), (0, 17, 1), (1, 0, 5), (1, 100, 200), (2, 250, 50)]:
+        key = model_key(9, SHUFFLE, 0, 0, 0, epoch)
+        stretch = range(first, first + num_rows)
+        expected = sorted(stretch, key=lambda p: ((p << 20) + (((model_hash(key, p) >> 32) * buffer_rows) >> 12), p))
+        leaving = order.leaving_order(0, 0, epoch * 300 + first)
+        assert leaving.rows(num_rows).tolist() == [p - first for p in expected]
+        assert [expected[place] for place in leaving.places(num_rows).tolist()] == list(stretch)
+
+
+def test_without_a_shuffle_rows_keep_the_order_of_the_line():
+    """No buffer, or one of a single row, means no other order."""
+    for buffer_rows in (0, 1):
+        order = StageOrder(seed=9, stage_index=0, unit_rows=[[30]], weights=[1], batch_size=8, buffer_rows=buffer_rows)
+        assert order.leaving_order(0, 0, 4) is None

@@ -136,9 +136,9 @@ def columns(draw):
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(columns(), st.booleans())
-def test_projection_equals_the_reference(case, in_struct):
-    """Every row equals the reference's, or the first row that the reference refuses is the one named."""
+@given(columns(), st.booleans(), st.none() | st.randoms(use_true_random=False))
+def test_projection_equals_the_reference(case, in_struct, random):
+    """Every row equals the reference's, in its own place, or the first that the reference refuses is the one named."""
     column, depth, field = case
     table = pa.table({"column": column})
     if in_struct:
@@ -161,9 +161,14 @@ def test_projection_equals_the_reference(case, in_struct):
         error = caught.value
         assert (error.row, error.shard, error.row_group, error.source) == (100 + refused, "s.parquet", 3, "src")
         return
-    projector.write(table, out)
+    places = list(range(len(column)))
+    if random is None:
+        projector.write(table, out)
+    else:
+        random.shuffle(places)
+        projector.write(table, out, places=np.array(places, np.int64))
     np.testing.assert_array_equal(
-        out["out"][:-1], np.array(expected, field.numpy_dtype).reshape(len(column), *field.shape)
+        out["out"][places], np.array(expected, field.numpy_dtype).reshape(len(column), *field.shape)
     )
     assert not out["out"][-1].any(), "rows behind the table are not touched"
 
@@ -173,13 +178,19 @@ def test_projection_equals_the_reference(case, in_struct):
     st.lists(st.lists(st.integers(-9, 9), max_size=30), min_size=1, max_size=20),
     st.sampled_from([1, 2, 3, 5, 12, 13, 1500]),
     st.sampled_from(["i32", "i64", "bool"]),
+    st.randoms(use_true_random=False),
 )
-def test_ragged_rows_of_any_width(rows, width, dtype):
-    """Rows shorter and longer than the field, glued or copied, are cut and padded."""
+def test_ragged_rows_of_any_width(rows, width, dtype, random):
+    """Rows shorter and longer than the field, glued or copied, are cut and padded, and lie each in its own place."""
     cast = bool if dtype == "bool" else int
     rows = [[cast(value) for value in row] for row in rows]
     table = pa.table({"c": pa.array(rows, pa.list_(pa.bool_() if dtype == "bool" else pa.int32()))})
     field = FieldPlan(name="c", source="c", dtype=dtype, shape=(width,), pad=cast(1))
     out = np.zeros((len(rows), width), field.numpy_dtype)
-    Projector(plan_projection(table.schema, [field])).write(table, {"c": out})
-    assert out.tolist() == [(row + [cast(1)] * width)[:width] for row in rows]
+    expected = [(row + [cast(1)] * width)[:width] for row in rows]
+    projector = Projector(plan_projection(table.schema, [field]))
+    projector.write(table, {"c": out})
+    assert out.tolist() == expected
+    places = random.sample(range(len(rows)), len(rows))
+    projector.write(table, {"c": out}, places=np.array(places, np.int64))
+    assert out[places].tolist() == expected

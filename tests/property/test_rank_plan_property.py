@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.rank_plan import RankPlan
 from o41td.order import StageOrder, row_digests, total_digest
-from source_cases import make_source, records_of_batch, records_of_block
+from source_cases import make_source, records_of_batch, records_of_slot
 
 MOST_BATCHES = 24
 
@@ -103,7 +103,7 @@ def check_batch(case, table, batch):
     """Compare a batch with the order, row by row."""
     order, sources = case["order"], case["sources"]
     expected = records_of_batch(order, sources, batch.number)
-    contents = {handle: records_of_block(table, sources, handle) for handle in batch.blocks}
+    contents = {handle: records_of_slot(table, sources, handle) for handle in batch.blocks}
     rows = list(zip(batch.handles.tolist(), batch.rows.tolist(), strict=True))
     assert [contents[handle][row] for handle, row in rows] == expected
     assert sorted(batch.blocks) == sorted(set(batch.handles.tolist()))

@@ -259,6 +259,7 @@ class Simulation:
             return
         index = self.case.stages[order.key.stage].sources[order.key.source]
         bad = []
+        slot_row = {row: place for place, row in enumerate(order.block.rows_in_slot().tolist())}
         for number, piece in enumerate(order.block.pieces):
             if number in order.without:
                 continue
@@ -267,10 +268,11 @@ class Simulation:
                 stop = piece.block_row + piece.row_stop - piece.row_start
                 bad.append((piece.block_row, stop, {"units": {unit}}))
                 continue
-            first = order.slot * self.case.block_rows + piece.block_row
+            first = order.slot * self.case.block_rows
             shard, shard_row = int(index.unit_shard[piece.unit]), int(index.unit_first_row[piece.unit])
             for place, row in enumerate(range(piece.row_start, piece.row_stop)):
-                self.arena[first + place] = (index.source, shard, shard_row + row)
+                at = first + slot_row[piece.block_row + place]
+                self.arena[at] = (index.source, shard, shard_row + row)
         self._tell(BlockWasDecoded(worker.number, order.handle, tuple(bad)))
 
     def _die(self, worker: FakeWorker) -> None:

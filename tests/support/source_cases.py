@@ -10,7 +10,7 @@ from o41td.coordinator.block_table import BlockTable
 from o41td.index import ShardEntry, ShardUnits, SourceIndex, index_source
 from o41td.order import StageOrder
 
-__all__ = ["Record", "make_source", "records_of_batch", "records_of_block"]
+__all__ = ["Record", "make_source", "records_of_batch", "records_of_slot"]
 
 Record = tuple[int, int, int]
 
@@ -33,8 +33,8 @@ def records_of_batch(order: StageOrder, sources: Sequence[SourceIndex], batch: i
     ]
 
 
-def records_of_block(table: BlockTable, sources: Sequence[SourceIndex], handle: int) -> list[Record]:
-    """The records that a worker puts into the slot of a block, in the order of its rows."""
+def records_of_slot(table: BlockTable, sources: Sequence[SourceIndex], handle: int) -> list[Record]:
+    """The records that a worker puts into the slot of a block, in the order of the slot's rows."""
     block = table[handle]
     index = sources[block.key.source]
     records: list[Record] = []
@@ -42,4 +42,4 @@ def records_of_block(table: BlockTable, sources: Sequence[SourceIndex], handle: 
         assert len(records) == piece.block_row
         shard, first = int(index.unit_shard[piece.unit]), int(index.unit_first_row[piece.unit])
         records += [(index.source, shard, first + row) for row in range(piece.row_start, piece.row_stop)]
-    return records
+    return [records[row] for row in block.planned.rows_in_slot().tolist()]

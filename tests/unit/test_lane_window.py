@@ -8,7 +8,7 @@ import pytest
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.lane_window import LaneWindow
 from o41td.order import StageOrder
-from source_cases import make_source, records_of_block
+from source_cases import make_source, records_of_slot
 
 CASES = [
     # shards, block rows, buffer rows, lanes, rows in an epoch of lane 0
@@ -53,12 +53,14 @@ def test_rows_are_found_and_blocks_close_with_their_last_row(shards, block_rows,
         came = set(order.open_walk(0, 0, 0).take(count).tolist())
         for start in range(0, len(rest), step):
             x = rest[start : start + step]
-            piece, at = window.find(x)
+            piece, at, slot_row = window.find(x)
             pieces = window.pieces
             block = pieces.block[piece]
             handles = pieces.handles[block].tolist()
-            rows = (at + pieces.to_block_row[piece]).tolist()
-            found = [records_of_block(table, [index], handle)[row] for handle, row in zip(handles, rows, strict=True)]
+            found = [
+                records_of_slot(table, [index], handle)[row]
+                for handle, row in zip(handles, slot_row.tolist(), strict=True)
+            ]
             unit, row = order.locate(0, 0, x)
             expected = list(
                 zip(

@@ -9,7 +9,7 @@ from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import BlockPiece, PlannedBlock
 from o41td.coordinator.resident import ResidentBlocks, num_resident_blocks, resident_blocks_of
 from o41td.order import StageOrder
-from source_cases import make_source, records_of_block
+from source_cases import make_source, records_of_slot
 
 
 def test_blocks_hold_the_units_in_the_listed_order():
@@ -47,13 +47,13 @@ def test_each_row_of_any_epoch_is_found(block_rows, lanes):
     )
     table = BlockTable(block_rows)
     resident = ResidentBlocks(order, index, block_rows=block_rows, table=table)
-    contents = [records_of_block(table, [index], handle) for handle in resident.handles]
+    contents = [records_of_slot(table, [index], handle) for handle in resident.handles]
     assert sum(map(len, contents)) == 21
     for lane in range(lanes):
         x = order.open_walk(0, lane).take(2 * order.lane_line(0, lane).rows_per_epoch)
-        piece, at = resident.find(lane, x)
+        piece, at, slot_row = resident.find(lane, x)
         pieces = resident.pieces
-        block, row = pieces.block[piece].tolist(), (at + pieces.to_block_row[piece]).tolist()
+        block, row = pieces.block[piece].tolist(), slot_row.tolist()
         unit, unit_row = order.locate(0, lane, x)
         expected = list(
             zip(index.unit_shard[unit].tolist(), (index.unit_first_row[unit] + unit_row).tolist(), strict=True)
