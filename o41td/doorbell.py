@@ -15,6 +15,9 @@ class Doorbell:
     def __init__(self) -> None:
         """Opens it."""
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+        self._also: int | None = None  # what else the poll object looks at
 
     def ring(self) -> None:
         """Wakes the sleeper. Called by: any thread."""
@@ -26,18 +29,23 @@ class Doorbell:
 
         Blocks: as said, at most `timeout_s`. Called by: the one sleeper.
         """
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        if also is not None:
-            poll.register(also, select.POLLIN)
+        if also != self._also:
+            self._look_also_at(also)
         can_read_also = False
-        for descriptor, _event in poll.poll(None if timeout_s is None else timeout_s * 1000):
+        for descriptor, _event in self._poll.poll(None if timeout_s is None else timeout_s * 1000):
             if descriptor == also:
                 can_read_also = True
             else:
                 with contextlib.suppress(BlockingIOError):  # a second sleeper has heard it first
                     os.eventfd_read(descriptor)
         return can_read_also
+
+    def _look_also_at(self, descriptor: int | None) -> None:
+        if self._also is not None:
+            self._poll.unregister(self._also)
+        self._also = descriptor
+        if descriptor is not None:
+            self._poll.register(descriptor, select.POLLIN)
 
     def close(self) -> None:
         """Closes it; the sleeper must be gone, and later rings are of no effect. Idempotent."""

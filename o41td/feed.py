@@ -82,7 +82,7 @@ class BatchFeed:
                 if gatherer.handed_out < ordinal:
                     gatherer.rows_handed_out += found.num_rows
                     gatherer.handed_out = ordinal
-                if gatherer.is_asleep:
+                if gatherer.is_asleep and gatherer.is_wanted:
                     gatherer.bell.ring()
             return found
         finally:

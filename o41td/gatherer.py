@@ -120,6 +120,7 @@ class Gatherer:
         self.fatal: O41Error | None = None
         self.stats: tuple[int, dict[str, Any]] = (0, {})
         self.is_asleep = False
+        self.batch_bytes = 0  # of the last one
         self.has_ended = False  # the last thing that the thread sets
         self.coordinator_restarts = 0
         self.arrived = Doorbell()  # ends the sleep of the stream's thread
@@ -221,6 +222,16 @@ class Gatherer:
         """Whether fewer batches than wanted wait behind the one that was handed out."""
         return self._gathered_before + self._gathered - (self.handed_out + 1) < self._prefetch
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is worth waking the gatherer for the room there is.
+
+        Waking costs about as much as gathering a small batch, so those are made two and more at a time: once half of
+        what may be ahead was handed out, the batch in the loop's hands not counted.
+        """
+        ahead = len(self.ready) - 1
+        return ahead <= 0 or self.batch_bytes > _SMALL_BATCH_BYTES or 2 * ahead < self._prefetch
+
     # ---- serving -----------------------------------------------------------------------------------------------------
 
     def _begin_serve(self) -> None:
@@ -252,6 +263,7 @@ class Gatherer:
         num_rows = len(announced.rows)
         arrays: dict[str, NDArray[Any]] = {}
         buffers = self._buffers(announced.stage)
+        self.batch_bytes = buffers.buffer_bytes
         run = _run_of(announced.rows)
         for name, array in buffers.acquire().items():
             part = array[:num_rows] if num_rows < len(array) else array
