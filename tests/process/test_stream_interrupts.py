@@ -25,8 +25,8 @@ with open_batch_stream(BatchStreamConfig.load(sys.argv[1])) as stream:
             print("ready", flush=True)
             while True:
                 batch = stream.next()
-                assert batch["id"].tolist() == [(expected + k) % 400 for k in range(4)], (expected, batch["id"])
-                expected += 4
+                expected += 4  # before anything else: no interrupt can come between
+                assert batch["id"].tolist() == [(expected - 4 + k) % 400 for k in range(4)], (expected, batch["id"])
         except KeyboardInterrupt:
             assert stream.checkpoint().batches_yielded == expected // 4
             assert stream.stats()["coordinator_restarts"] == 0
