@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from o41td.workers.supervisor import connection_from, ignore_group_signals
+from o41td.workers.supervisor import connection_from, die_with_parent, ignore_group_signals
 
 
 def main() -> int:
@@ -13,6 +13,7 @@ def main() -> int:
     parser.add_argument("--worker", type=int, required=True, help="its number, for those who read a process list")
     arguments = parser.parse_args()
     ignore_group_signals()
+    die_with_parent()
     channel = connection_from(arguments.socket, blocking=True)
     import pyarrow as pa
 

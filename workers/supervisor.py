@@ -20,10 +20,19 @@ from collections.abc import Sequence
 
 from o41td.workers.channel import Channel, channel_pair
 
-__all__ = ["ChildLog", "ChildProcess", "connection_from", "describe_exit", "ignore_group_signals", "start_child"]
+__all__ = [
+    "ChildLog",
+    "ChildProcess",
+    "connection_from",
+    "describe_exit",
+    "die_with_parent",
+    "ignore_group_signals",
+    "start_child",
+]
 
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LOG_TAIL_BYTES = 4000
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def ignore_group_signals() -> None:
@@ -34,6 +43,16 @@ def ignore_group_signals() -> None:
     for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+
+
+def die_with_parent() -> None:
+    """Has the kernel kill this process when the thread that started it ends, even where this process is stopped.
+
+    A closed socket tells the same to a process that can still hear; so this is only for children of a main thread.
+    """
+    import ctypes  # which numpy imports anyway
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class ChildLog:
@@ -115,7 +134,13 @@ def start_child(module: str, arguments: Sequence[str], *, log: ChildLog) -> Chil
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
-    return ChildProcess(process, ours)
+    try:
+        return ChildProcess(process, ours)
+    except OSError:  # no descriptor left for its sentinel
+        ours.close()
+        process.kill()
+        process.wait()
+        raise
 
 
 def connection_from(descriptor: int, *, blocking: bool) -> Channel:

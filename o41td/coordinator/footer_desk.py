@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 from o41td.coordinator.opening import IndexReading
-from o41td.errors import CorruptDataError, error_from_record
+from o41td.errors import CorruptDataError, O41Error, StorageError, error_from_record
 from o41td.workers.messages import FooterFailed, FooterRead, ReadFooter
 
 __all__ = ["FooterDesk"]
 
-_MAX_ATTEMPTS = 2
+_MAX_ATTEMPTS = 3
 
 
 class FooterDesk:
@@ -46,8 +46,8 @@ class FooterDesk:
         else:
             self._reading.footer_failed(answer.task_id, error_from_record(answer.error))
 
-    def worker_lost(self, worker: int, cause: str) -> None:
-        """A worker died; the footer it had is given to another once more, then it is to blame."""
+    def worker_lost(self, worker: int, cause: str, *, was_slow: bool) -> None:
+        """A worker died, or was killed as too slow; its footer is given to others, then it is to blame."""
         given = self._given.pop(worker, None)
         if given is None:
             return
@@ -55,6 +55,12 @@ class FooterDesk:
         if attempts + 1 < _MAX_ATTEMPTS:
             self._open.append((task, attempts + 1))
             return
-        detail = f"reading the footer ends the process that reads it: {cause}; an encrypted column is a known cause"
-        error = CorruptDataError(detail, source=task.source, shard=task.uri)
-        self._reading.footer_failed(task.task_id, error)
+        self._reading.footer_failed(task.task_id, _error_of(task, cause, was_slow=was_slow))
+
+
+def _error_of(task: ReadFooter, cause: str, *, was_slow: bool) -> O41Error:
+    if was_slow:
+        advice = "Does its disk or mount answer? Raise stall_timeout_s if it needs longer"
+        return StorageError(f"reading the footer hangs: {cause}", uri=task.uri, advice=advice)
+    detail = f"reading the footer ends the process that reads it: {cause}; an encrypted column is a known cause"
+    return CorruptDataError(detail, source=task.source, shard=task.uri)
