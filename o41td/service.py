@@ -5,6 +5,7 @@ Called by: the training process, from `open_batch_stream` and, after a coordinat
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +17,20 @@ from o41td.job import StreamJob
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
 from o41td.workers.channel import Channel, ChannelClosed
-from o41td.workers.messages import LoaderFailed, LoaderOpened, LoaderPlanned, Message, OpenLoader, OpenProgress
+from o41td.workers.messages import (
+    LoaderFailed,
+    LoaderNotice,
+    LoaderOpened,
+    LoaderPlanned,
+    Message,
+    OpenLoader,
+    OpenProgress,
+)
 from o41td.workers.supervisor import ChildLog, ChildProcess, describe_exit, start_child
 
 __all__ = ["Loader", "LoaderRequest", "PlannedLoader", "plan_loader", "start_loader"]
 
+_LOGGER = logging.getLogger("o41td")
 Progress = Callable[[int, int], None]
 M = TypeVar("M", bound=Message)
 
@@ -201,6 +211,8 @@ def _await(
             return message
         if isinstance(message, LoaderFailed):
             raise error_from_record(message.error)
+        if isinstance(message, LoaderNotice):
+            _LOGGER.log(logging.WARNING if message.is_warning else logging.INFO, "%s", message.text)
         if isinstance(message, OpenProgress) and progress is not None:
             progress(message.done, message.total)
 

@@ -21,15 +21,20 @@ class FooterDesk:
         self._reading = reading
         self._open = deque((task, 0) for task in reading.tasks())
         self._given: dict[int, tuple[ReadFooter, int]] = {}
+        self._told_slow: set[int] = set()
 
     @property
     def is_done(self) -> bool:
         """Whether every footer is known, or known to be bad."""
         return self._reading.num_done == self._reading.num_shards
 
-    def is_busy(self, worker: int) -> bool:
-        """Whether a worker has a footer to read."""
-        return worker in self._given
+    def newly_slow(self, worker: int, waited_s: float, *, limit_s: float) -> ReadFooter | None:
+        """Returns the footer that a worker has had for longer than the limit, once for each footer."""
+        given = self._given.get(worker)
+        if given is None or waited_s < limit_s or given[0].task_id in self._told_slow:
+            return None
+        self._told_slow.add(given[0].task_id)
+        return given[0]
 
     def next_for(self, worker: int) -> ReadFooter | None:
         """Returns what an idle worker shall read, None if nothing is open."""

@@ -79,6 +79,7 @@ __all__ = ["LoaderServer"]
 _TICK_S = 0.5
 _CLOCK_S = 0.1
 _PROGRESS_EVERY_S = 0.1
+_SLOW_FOOTER_S = 10.0
 
 
 class _OwnerGone(Exception):
@@ -188,12 +189,21 @@ class LoaderServer:
         told_s = 0.0
         while not desk.is_done:
             self._pump()
+            self._tell_slow_footers(job)
             now_s = time.monotonic()
             if now_s - told_s > _PROGRESS_EVERY_S:
                 told_s = now_s
                 self._tell_owner(OpenProgress(reading.num_done, reading.num_shards))
         self._desk = None
         return reading.finish()
+
+    def _tell_slow_footers(self, job: StreamJob) -> None:
+        assert self._desk is not None
+        for worker, waited_s in self._crew.waits():
+            task = self._desk.newly_slow(worker, waited_s, limit_s=min(_SLOW_FOOTER_S, job.stall_timeout_s / 2))
+            if task is not None:
+                words = f"worker {worker} has been reading the footer of {task.uri} for {waited_s:.1f} s"
+                self._tell_owner(LoaderNotice(f"opening waits: {words}", is_warning=True))
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -409,6 +419,13 @@ class LoaderServer:
         )
         return error_to_record(error)
 
+    def _place_of(self, block: Block, for_s: float) -> dict[str, Any]:
+        """The shard and row group that a worker is at; of a worker that is not careful, its block's first."""
+        index = self._by_stage[block.key.stage][block.key.source]
+        unit = block.planned.pieces[block.current_piece or 0].unit
+        uri = index.shards[index.unit_shard[unit]].uri
+        return {"shard": uri, "row_group": int(index.unit_row_group[unit]), "for_s": round(for_s, 3)}
+
     def _figures_record(self) -> dict[str, Any]:
         assert self._size is not None
         assert self._state is not None
@@ -419,5 +436,6 @@ class LoaderServer:
             state=self._state,
             arena_kind=self._segment.kind if self._segment else "",
             workers=self._crew.workers,
+            reading={number: self._place_of(block, for_s) for number, block, for_s in self._state.current_blocks()},
             sources=self._sources,
         )

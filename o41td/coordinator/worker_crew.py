@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from o41td.coordinator.patience import StartFailures
 from o41td.coordinator.peer_loop import PeerLoop
@@ -89,6 +89,12 @@ class WorkerCrew:
         worker = self._pool.workers[number]
         worker.patience_s = within_s
         worker.deadline_s = None if within_s is None else self._loop.now_s + within_s
+
+    def waits(self) -> Iterator[tuple[int, float]]:
+        """Yields each worker of which something is expected, and how many seconds ago it was asked for it."""
+        for worker in self.workers:
+            if worker.deadline_s is not None and worker.patience_s is not None:
+                yield worker.number, self._loop.now_s - worker.deadline_s + worker.patience_s
 
     def kill(self, number: int, because: str) -> None:
         """Kills a worker; that it died is heard later, with `because` as the cause."""
