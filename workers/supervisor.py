@@ -11,6 +11,7 @@ that nothing is printed over the user's screen and the reason is still told.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from o41td.workers.channel import Channel, channel_pair
 
 __all__ = [
+    "OUT_OF_MEMORY",
     "ChildLog",
     "ChildProcess",
     "connection_from",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+OUT_OF_MEMORY = 64 + errno.ENOMEM
+"""A worker's exit code where the system refused it memory."""
 _LOG_TAIL_BYTES = 4000
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
@@ -154,6 +158,10 @@ def describe_exit(exit_code: int | None) -> str:
     """Returns how a process ended, in words, with the likely cause of a SIGKILL."""
     if exit_code is None:
         return "it vanished"
+    if exit_code == OUT_OF_MEMORY:
+        return (
+            "it ran out of memory: the system refused it more (a limit of the job or the container is the likely cause)"
+        )
     if exit_code >= 0:
         return f"it exited with code {exit_code}"
     try:

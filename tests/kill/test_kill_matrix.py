@@ -18,10 +18,11 @@ import psutil
 import pytest
 
 import kill_matrix
-from kill_matrix import ACTS, PHASES, Outcome
+import leaks
+from kill_matrix import ACTS, PHASES
 from leaks import descriptors, shared_memory_names
 from loader_processes import children_running, coordinator_pid, kill, wait_until, wait_until_gone, worker_pids
-from o41td import CoordinatorError, CorruptDataError, open_batch_stream
+from o41td import CoordinatorError, open_batch_stream
 from o41td.order import add_digests
 from stream_reference import Reference, stage_of, stream_config
 
@@ -105,10 +106,10 @@ def _signalled(host, pid: int, act: str, module: str) -> None:
 
 @pytest.mark.parametrize("phase", PHASES[:-1])
 def test_worker(config, host, open_stream, capfd, phase):
-    """A worker that ends in any way, at anything: the same bytes; refused memory is an error naming the row group."""
+    """A worker that ends in any way, at anything: the same bytes, and one more start (two where it died starting)."""
     whole = _Whole(open_stream(config), config)
     whole.check()
-    for act, outcome in kill_matrix.cells("worker", phase):
+    for act, _outcome in kill_matrix.cells("worker", phase):
         print(f"worker, {phase}, {act}")
         restarts = whole.stream.stats()["workers"][0]["restarts"]
         if phase == "idle":
@@ -122,18 +123,11 @@ def test_worker(config, host, open_stream, capfd, phase):
         else:
             point = WORKER_POINTS[phase]
             host.order(point, ACTS[act], times=1)
-        if outcome is Outcome.NAMED:
-            whole.stream.seek(0)
-            with pytest.raises(CorruptDataError, match="out of memory") as caught:
-                list(whole.stream)
-            assert caught.value.shard in config.stages[0].sources[0].files
-            assert caught.value.row_group in range(3)
         whole.check()
         assert host.times_done(point) >= 1
         host.cancel(point)
         stats = whole.stream.stats()
-        expected = {Outcome.NAMED: 0}.get(outcome, 2 if phase == "starting" else 1)
-        assert stats["workers"][0]["restarts"] - restarts == expected
+        assert stats["workers"][0]["restarts"] - restarts == (2 if phase == "starting" else 1)
         assert stats["coordinator_restarts"] == 0
     assert capfd.readouterr().err == ""
 
@@ -256,8 +250,6 @@ def test_trainer(config, host, tmp_path, phase):
 
 def _marked(*modules: str) -> list[psutil.Process]:
     """This test's processes that run one of the modules, whoever their parent is by now."""
-    import leaks
-
     found = []
     for process in leaks.processes_of(os.environ[leaks.MARK]):
         try:

@@ -27,7 +27,6 @@ class Outcome(Enum):
     """What has to come of it; in every case nothing is left behind, and stderr holds nothing of ours."""
 
     SAME_BYTES = "same bytes"
-    NAMED = "error: shard, row group"
     REFUSED = "open fails, says how"
     ENDS = "loader ends"
     CLOSED = "closed"
@@ -38,7 +37,6 @@ class Outcome(Enum):
 
 NOTES = {
     Outcome.SAME_BYTES: "the stream goes on with the same bytes and the same order digest; the process is replaced",
-    Outcome.NAMED: "the batches before it, then an error that names shard and row group; a seek behind it goes on",
     Outcome.REFUSED: "`open_batch_stream` raises `CoordinatorError` with the signal or exit code and the last words",
     Outcome.ENDS: "coordinator and workers end by themselves, and the exit code is the trainer's own",
     Outcome.CLOSED: "`close()` returns, and every process is gone",
@@ -55,8 +53,6 @@ _USUAL = {
 }
 _UNUSUAL = {
     ("worker", "starting", "SIGSTOP"): Outcome.LATE,
-    ("worker", "fetching", "out of memory"): Outcome.NAMED,
-    ("worker", "slot begun", "out of memory"): Outcome.NAMED,
     ("coordinator", "starting", "SIGSTOP"): Outcome.LATE,
     ("coordinator", "fetching", "SIGSTOP"): Outcome.LATE,
     ("trainer", "slot begun", "raise"): Outcome.OURS,
