@@ -241,7 +241,8 @@ class WorkerCrashError(DataError):
 
     field_names: ClassVar[tuple[str, ...]] = (*DataError.field_names, "signal", "exit_code", "attempts")
     default_advice = (
-        "Signal 9 usually means out of memory: give the job more, or lower `threads`; else the shard is likely damaged"
+        "If memory ran out, which signal 9 usually means: give the job more, or lower `threads`; "
+        "else the shard is likely damaged"
     )
 
     def __init__(

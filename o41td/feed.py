@@ -15,6 +15,7 @@ from typing import Any
 
 from o41td.errors import CoordinatorError, StreamClosedError
 from o41td.gatherer import GatheredBatch, Gatherer, Place
+from o41td.watchdog import WaitWatchdog
 
 __all__ = ["BatchFeed"]
 
@@ -27,9 +28,10 @@ class BatchFeed:
     Called by: the stream's thread (every method), one thread at a time; `close` also by a garbage collection anywhere.
     """
 
-    def __init__(self, gatherer: Gatherer) -> None:
+    def __init__(self, gatherer: Gatherer, *, stall_timeout_s: float) -> None:
         """Starts the gatherer's thread."""
         self._gatherer = gatherer
+        self._stall_timeout_s = stall_timeout_s
         self._serve = 0
         self._is_inside = False  # whether the stream's thread is in `take` or `stats`
         self._is_closed = False
@@ -74,9 +76,12 @@ class BatchFeed:
             found = self._look(ordinal)
             if found is None:
                 start = time.perf_counter()
+                watchdog = WaitWatchdog(gatherer, stall_timeout_s=self._stall_timeout_s)
                 while found is None:
                     self._await_arrival(lambda: self._look(ordinal) is not None)
                     found = self._look(ordinal)
+                    if found is None:
+                        watchdog.look(ordinal)
                 gatherer.wait_s += time.perf_counter() - start
             if isinstance(found, GatheredBatch):
                 if gatherer.handed_out < ordinal:

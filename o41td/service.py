@@ -5,6 +5,7 @@ Called by: the training process, from `open_batch_stream` and, after a coordinat
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +17,28 @@ from o41td.job import StreamJob
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
 from o41td.workers.channel import Channel, ChannelClosed
-from o41td.workers.messages import LoaderFailed, LoaderOpened, LoaderPlanned, Message, OpenLoader, OpenProgress
+from o41td.workers.messages import (
+    LoaderFailed,
+    LoaderNotice,
+    LoaderOpened,
+    LoaderPlanned,
+    Message,
+    OpenLoader,
+    OpenProgress,
+)
 from o41td.workers.supervisor import ChildLog, ChildProcess, describe_exit, start_child
 
 __all__ = ["Loader", "LoaderRequest", "PlannedLoader", "plan_loader", "start_loader"]
 
+_LOGGER = logging.getLogger("o41td")
 Progress = Callable[[int, int], None]
 M = TypeVar("M", bound=Message)
 
-_GOODBYE_S = 5.0
+_DEATH_S = 5.0
+"""How long a coordinator that closed its socket may take to be dead."""
+_GOODBYE_S = 1.0
+"""How long a coordinator may take to leave when ours is closed. A kill costs no more than a stale entry in the runtime
+folder, which the next loader removes: its workers die with it, and the arena is freed with its last user."""
 _SILENCE_S = 60.0
 """How long at least a coordinator may be silent while opening; it tells of its progress every half second."""
 
@@ -67,7 +81,7 @@ class Loader:
     def end(self) -> str:
         """Ends the coordinator (its workers end with it) and returns how it had ended, with what it wrote to its log.
 
-        Blocks: until the coordinator is dead, a few milliseconds; after 5 s it is killed. Idempotent.
+        Blocks: until the coordinator is dead, a few milliseconds; a stopped one is killed after 1 s. Idempotent.
         """
         self.channel.close()
         words = _end_process(self.process, self.log)
@@ -189,7 +203,7 @@ def _await(
                 advice="Is it stopped, or the host overloaded? Raise stall_timeout_s if it needs longer",
             ) from None
         except ChannelClosed:
-            exit_code = process.wait(_GOODBYE_S)
+            exit_code = process.wait(_DEATH_S)
             raise CoordinatorError(
                 f"the loader's coordinator died while opening: {describe_exit(exit_code)}", log_tail=log.tail()
             ) from None
@@ -197,6 +211,8 @@ def _await(
             return message
         if isinstance(message, LoaderFailed):
             raise error_from_record(message.error)
+        if isinstance(message, LoaderNotice):
+            _LOGGER.log(logging.WARNING if message.is_warning else logging.INFO, "%s", message.text)
         if isinstance(message, OpenProgress) and progress is not None:
             progress(message.done, message.total)
 

@@ -98,7 +98,7 @@ class BatchStream:
             world_size=world_size,
             stall_timeout_s=job.stall_timeout_s,
         )
-        self._feed = BatchFeed(gatherer)
+        self._feed = BatchFeed(gatherer, stall_timeout_s=job.stall_timeout_s)
         self._finalizer = weakref.finalize(self, self._feed.close)
         _LIVE_FEEDS.add(self._feed)
         try:

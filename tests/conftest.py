@@ -15,6 +15,7 @@ import pytest
 import leaks
 import shard_writer
 
+pytest_plugins = ["stream_fixtures"]
 TESTS = Path(__file__).parent
 CASES = TESTS.parent.parent / "shared" / "cases"
 KINDS = ("unit", "property", "simulation", "process", "kill", "packaging")

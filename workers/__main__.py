@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from o41td.workers.supervisor import connection_from, ignore_group_signals
+from o41td.workers.supervisor import OUT_OF_MEMORY, connection_from, die_with_parent, ignore_group_signals
 
 
 def main() -> int:
@@ -13,14 +13,18 @@ def main() -> int:
     parser.add_argument("--worker", type=int, required=True, help="its number, for those who read a process list")
     arguments = parser.parse_args()
     ignore_group_signals()
+    die_with_parent()
     channel = connection_from(arguments.socket, blocking=True)
-    import pyarrow as pa
+    try:
+        import pyarrow as pa
 
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
-    from o41td.workers.worker import Worker
+        pa.set_cpu_count(1)
+        pa.set_io_thread_count(1)
+        from o41td.workers.worker import Worker
 
-    Worker(channel).run()
+        Worker(channel).run()
+    except MemoryError:
+        return OUT_OF_MEMORY  # a new process has more room than one that has run out
     return 0
 
 

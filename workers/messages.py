@@ -266,9 +266,10 @@ class StreamFailed(NamedTuple):
 
 
 class LoaderNotice(NamedTuple):
-    """Something happened that the owner's log should tell: a worker was replaced, say."""
+    """Something happened that the owner's log should tell: a worker was replaced, say; a warning is for everybody."""
 
     text: str
+    is_warning: bool = False
 
 
 class StatsReply(NamedTuple):

@@ -11,6 +11,7 @@ that nothing is printed over the user's screen and the reason is still told.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -20,10 +21,22 @@ from collections.abc import Sequence
 
 from o41td.workers.channel import Channel, channel_pair
 
-__all__ = ["ChildLog", "ChildProcess", "connection_from", "describe_exit", "ignore_group_signals", "start_child"]
+__all__ = [
+    "OUT_OF_MEMORY",
+    "ChildLog",
+    "ChildProcess",
+    "connection_from",
+    "describe_exit",
+    "die_with_parent",
+    "ignore_group_signals",
+    "start_child",
+]
 
 GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+OUT_OF_MEMORY = 64 + errno.ENOMEM
+"""A worker's exit code where the system refused it memory."""
 _LOG_TAIL_BYTES = 4000
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def ignore_group_signals() -> None:
@@ -34,6 +47,16 @@ def ignore_group_signals() -> None:
     for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+
+
+def die_with_parent() -> None:
+    """Has the kernel kill this process when the thread that started it ends, even where this process is stopped.
+
+    A closed socket tells the same to a process that can still hear; so this is only for children of a main thread.
+    """
+    import ctypes  # which numpy imports anyway
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class ChildLog:
@@ -115,7 +138,13 @@ def start_child(module: str, arguments: Sequence[str], *, log: ChildLog) -> Chil
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
-    return ChildProcess(process, ours)
+    try:
+        return ChildProcess(process, ours)
+    except OSError:  # no descriptor left for its sentinel
+        ours.close()
+        process.kill()
+        process.wait()
+        raise
 
 
 def connection_from(descriptor: int, *, blocking: bool) -> Channel:
@@ -129,6 +158,10 @@ def describe_exit(exit_code: int | None) -> str:
     """Returns how a process ended, in words, with the likely cause of a SIGKILL."""
     if exit_code is None:
         return "it vanished"
+    if exit_code == OUT_OF_MEMORY:
+        return (
+            "it ran out of memory: the system refused it more (a limit of the job or the container is the likely cause)"
+        )
     if exit_code >= 0:
         return f"it exited with code {exit_code}"
     try:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from o41td.errors import CorruptDataError, O41Error, error_to_record
+from o41td.errors import O41Error, error_to_record
 from o41td.fields import FieldPlan
 from o41td.order.leaving import LeavingOrder
 from o41td.shm.layout import ArenaLayout
@@ -168,24 +168,23 @@ class Worker:
         )
 
     def _decoded(self, order: DecodeBlock) -> Message:
-        """Decodes a block, piece by piece: what is wrong with one row group is no harm to those packed beside it."""
+        """Decodes a block, piece by piece: what is wrong with one row group is no harm to those packed beside it.
+
+        Raises:
+            MemoryError: The system refused memory, which is no fault of the data: another worker may have more luck.
+        """
         start = time.perf_counter()
         work = _Work()
         bad: list[list[Any]] = []
         places = None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows)
         for piece in order.pieces:
-            number, uri, _size, _mtime, row_group, *_counts, row_start, row_stop, at = piece
+            number, *_place, row_start, row_stop, at = piece
             if order.careful:
                 self._answer(PieceBegun(order.block_id, number))
             try:
                 self._decode_piece(order, piece, places, work)
             except O41Error as error:
                 bad.append([at, at + row_stop - row_start, error_to_record(error)])
-            except MemoryError as error:
-                detail = f"decoding it ran out of memory: {error}"
-                source = self._source_names[order.source]
-                failure = CorruptDataError(detail, source=source, shard=uri, row_group=row_group)
-                bad.append([at, at + row_stop - row_start, error_to_record(failure)])
         if len(bad) == len(order.pieces):
             return BlockFailed(order.block_id, bad[0][2])
         project_s = time.perf_counter() - start - work.fetch_s - work.decode_s

@@ -3,6 +3,7 @@
 ```
  app.py         what can be typed: commands and options
  failure.py     how a command ends: an exit code, and one paragraph where something is wrong
+ ending.py      Ctrl-C, SIGTERM and SIGHUP as one kind of exception
  run.py         o41td run:    a config's stages, to their end
  demo.py        o41td demo:   the sample or an own config, with a stop and without
  comparison.py    its three streams, and whether they are the same

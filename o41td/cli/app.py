@@ -58,7 +58,8 @@ def run(
         int | None, typer.Option("--batches", min=1, help="Stop after this many batches (of this rank).")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="Save where the stream stands here, at the end or at Ctrl-C.")
+        Path | None,
+        typer.Option("--checkpoint", help="Save where the stream stands here, at the end, at Ctrl-C or SIGTERM."),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on from this checkpoint, which must fit CONFIG.")

@@ -1,11 +1,13 @@
 """How the command line ends: an exit code, and one paragraph on stderr where something is wrong.
 
-0 done · 1 the stream failed · 2 the arguments or the config are wrong · 130 interrupted.
+0 done · 1 the stream failed · 2 the arguments or the config are wrong · 128 + n ended by signal n, as shells have it:
+130 interrupted (Ctrl-C), 143 terminated.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,7 +18,12 @@ __all__ = ["Interrupted", "StreamsPartError", "UsageProblem", "exit_code_of"]
 
 
 class Interrupted(Exception):
-    """Ctrl-C, with the line that tells the user where things stand."""
+    """A signal asked the command to end, with the line that tells the user where things stand."""
+
+    def __init__(self, sentence: str, number: int = signal.SIGINT) -> None:
+        """The sentence, and the signal's number."""
+        super().__init__(sentence)
+        self.number = number
 
 
 class StreamsPartError(Exception):
@@ -41,8 +48,10 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
         # Whoever read our output has left (`o41td status | head`). Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (Interrupted, KeyboardInterrupt) as interruption:
-        return _explained(str(interruption) or "Interrupted.", 130)
+    except Interrupted as interruption:
+        return _explained(str(interruption), 128 + interruption.number)
+    except KeyboardInterrupt:
+        return _explained("Interrupted.", 130)
     except Exception as error:  # noqa: BLE001 - the outermost frame: everything becomes a sentence and a code
         if type(error).__name__ == "Abort":  # what an older typer makes of a KeyboardInterrupt
             return _explained("Interrupted.", 130)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from o41td.cli.ending import AskedToEnd, asked_to_end
 from o41td.cli.failure import Interrupted, UsageProblem
 from o41td.cli.pace import Figures, legs_of, stream_legs
 from o41td.cli.progress import SilentProgress, opening_shown, progress_on
@@ -38,13 +40,13 @@ def run_config(
         rank: this process's number.
         world_size: how many there are.
         num_batches: stop after this many batches of this rank; None goes on to the last stage's end.
-        checkpoint_path: where to save the position at the end, also after Ctrl-C or an error.
+        checkpoint_path: where to save the position at the end, also after Ctrl-C, SIGTERM, SIGHUP or an error.
         resume_path: a checkpoint to go on from.
         as_json: for programs.
 
     Raises:
         O41Error: The config, the checkpoint or the data do not allow it.
-        Interrupted: Ctrl-C.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP.
     """
     from o41td import BatchStreamConfig
 
@@ -54,25 +56,30 @@ def run_config(
     console = Console(stderr=True, quiet=as_json)
     progress = SilentProgress() if as_json else progress_on(console)
     figures = Figures()
-    with opening_shown(console) as on_footer:
-        stream = _opened(config, resume_path, rank=rank, world_size=world_size, on_footer=on_footer)
-    with stream:
-        try:
-            stream_legs(
-                stream,
-                legs_of(stream, config.stage_names),
-                figures,
-                on_leg=lambda leg: progress.begin(leg, figures),
-                on_batch=lambda _leg, taken: progress.step(taken),
-                num_batches=num_batches,
-            )
-        except KeyboardInterrupt:
-            raise Interrupted(_interruption_text(figures, checkpoint_path)) from None
-        finally:
-            progress.end()
-            if checkpoint_path is not None:
-                stream.checkpoint().save(checkpoint_path)
-        record = _record_of(stream, figures)
+    is_saved = False
+    try:
+        with asked_to_end(), contextlib.ExitStack() as stack:
+            with opening_shown(console) as on_footer:
+                stream = stack.enter_context(
+                    _opened(config, resume_path, rank=rank, world_size=world_size, on_footer=on_footer)
+                )
+            try:
+                stream_legs(
+                    stream,
+                    legs_of(stream, config.stage_names),
+                    figures,
+                    on_leg=lambda leg: progress.begin(leg, figures),
+                    on_batch=lambda _leg, taken: progress.step(taken),
+                    num_batches=num_batches,
+                )
+            finally:
+                progress.end()
+                if checkpoint_path is not None:
+                    stream.checkpoint().save(checkpoint_path)
+                    is_saved = True
+            record = _record_of(stream, figures)
+    except AskedToEnd as asked:
+        raise Interrupted(_ending_text(asked, figures, checkpoint_path if is_saved else None), asked.number) from None
     if as_json:
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
     else:
@@ -124,6 +131,6 @@ def _opened(
     return resume_batch_stream(checkpoint, rank=rank, world_size=world_size, progress=on_footer)
 
 
-def _interruption_text(figures: Figures, checkpoint_path: Path | None) -> str:
-    text = f"Interrupted after {count_text(figures.batches)} batches, {count_text(figures.rows)} rows"
-    return f"{text}; saved in {checkpoint_path}, go on with --resume." if checkpoint_path else f"{text}."
+def _ending_text(asked: AskedToEnd, figures: Figures, saved: Path | None) -> str:
+    text = f"{asked.word} after {count_text(figures.batches)} batches, {count_text(figures.rows)} rows"
+    return f"{text}; saved in {saved}, go on with --resume." if saved else f"{text}."

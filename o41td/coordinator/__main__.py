@@ -6,7 +6,6 @@ Workers are started before anything large is imported here: they take longest to
 import argparse
 import gc
 import sys
-import time
 
 from o41td.coordinator.worker_pool import WorkerPool
 from o41td.workers.supervisor import ChildLog, connection_from, ignore_group_signals
@@ -26,7 +25,7 @@ def main() -> int:
     pool = WorkerPool(log)
     try:
         for number in range(arguments.workers):
-            pool.start(number, now_s=time.monotonic())
+            pool.start(number)
         from o41td.coordinator.server import LoaderServer
 
         gc.freeze()  # what was imported stays; collections need not walk it

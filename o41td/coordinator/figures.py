@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from o41td.coordinator.sizing import LoaderSize
@@ -61,9 +61,10 @@ class LoaderFigures:
         state: LoaderState,
         arena_kind: str,
         workers: Iterable[PooledWorker],
+        reading: Mapping[int, dict[str, Any]],
         sources: Sequence[SourceIndex],
     ) -> dict[str, Any]:
-        """Returns everything as one record (a new dict of plain values).
+        """Returns everything as one record (a new dict of plain values); `reading` says what busy workers read.
 
         Blocks: on /proc, for a few milliseconds.
         """
@@ -73,7 +74,7 @@ class LoaderFigures:
             "name": name,
             "pid": os.getpid(),
             "coordinator": {"pid": os.getpid()},
-            "workers": [self._worker(worker, state) for worker in workers],
+            "workers": [self._worker(worker, state, reading.get(worker.number)) for worker in workers],
             "arena": {
                 "bytes": size.layout.total_bytes,
                 "slots": size.layout.num_slots,
@@ -96,12 +97,13 @@ class LoaderFigures:
             **self._seconds,
         }
 
-    def _worker(self, worker: PooledWorker, state: LoaderState) -> dict[str, Any]:
+    def _worker(self, worker: PooledWorker, state: LoaderState, reading: dict[str, Any] | None) -> dict[str, Any]:
         doing = "starting" if not worker.ready else "decoding" if state.workers[worker.number].queue else "idle"
         return {
             "id": worker.number,
             "pid": worker.process.pid,
             "state": doing,
+            "reading": reading,
             "restarts": worker.restarts,
             "rss_bytes": _rss_bytes(worker.process.pid),
         }

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 from o41td.coordinator.opening import IndexReading
-from o41td.errors import CorruptDataError, error_from_record
+from o41td.errors import CorruptDataError, O41Error, StorageError, error_from_record
 from o41td.workers.messages import FooterFailed, FooterRead, ReadFooter
 
 __all__ = ["FooterDesk"]
 
-_MAX_ATTEMPTS = 2
+_MAX_ATTEMPTS = 3
 
 
 class FooterDesk:
@@ -21,15 +21,20 @@ class FooterDesk:
         self._reading = reading
         self._open = deque((task, 0) for task in reading.tasks())
         self._given: dict[int, tuple[ReadFooter, int]] = {}
+        self._told_slow: set[int] = set()
 
     @property
     def is_done(self) -> bool:
         """Whether every footer is known, or known to be bad."""
         return self._reading.num_done == self._reading.num_shards
 
-    def is_busy(self, worker: int) -> bool:
-        """Whether a worker has a footer to read."""
-        return worker in self._given
+    def newly_slow(self, worker: int, waited_s: float, *, limit_s: float) -> ReadFooter | None:
+        """Returns the footer that a worker has had for longer than the limit, once for each footer."""
+        given = self._given.get(worker)
+        if given is None or waited_s < limit_s or given[0].task_id in self._told_slow:
+            return None
+        self._told_slow.add(given[0].task_id)
+        return given[0]
 
     def next_for(self, worker: int) -> ReadFooter | None:
         """Returns what an idle worker shall read, None if nothing is open."""
@@ -46,8 +51,8 @@ class FooterDesk:
         else:
             self._reading.footer_failed(answer.task_id, error_from_record(answer.error))
 
-    def worker_lost(self, worker: int, cause: str) -> None:
-        """A worker died; the footer it had is given to another once more, then it is to blame."""
+    def worker_lost(self, worker: int, cause: str, *, was_slow: bool) -> None:
+        """A worker died, or was killed as too slow; its footer is given to others, then it is to blame."""
         given = self._given.pop(worker, None)
         if given is None:
             return
@@ -55,6 +60,12 @@ class FooterDesk:
         if attempts + 1 < _MAX_ATTEMPTS:
             self._open.append((task, attempts + 1))
             return
-        detail = f"reading the footer ends the process that reads it: {cause}; an encrypted column is a known cause"
-        error = CorruptDataError(detail, source=task.source, shard=task.uri)
-        self._reading.footer_failed(task.task_id, error)
+        self._reading.footer_failed(task.task_id, _error_of(task, cause, was_slow=was_slow))
+
+
+def _error_of(task: ReadFooter, cause: str, *, was_slow: bool) -> O41Error:
+    if was_slow:
+        advice = "Does its disk or mount answer? Raise stall_timeout_s if it needs longer"
+        return StorageError(f"reading the footer hangs: {cause}", uri=task.uri, advice=advice)
+    detail = f"reading the footer ends the process that reads it: {cause}; an encrypted column is a known cause"
+    return CorruptDataError(detail, source=task.source, shard=task.uri)

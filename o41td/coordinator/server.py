@@ -1,7 +1,7 @@
-"""The coordinator's shell: one thread, one selector, sockets and processes on one side, the state machine on the other.
+"""The coordinator's shell: one thread, one loop, sockets and processes on one side, the state machine on the other.
 
-Phases: reading (the owner's request, then footers), serving. The owner's socket closing ends everything in any phase. A
-waiting list per peer means that no peer can make the coordinator wait.
+Phases: reading (the owner's request, then footers), serving. The owner's socket closing ends everything in any phase.
+The loop's turning is `PeerLoop`'s, the care of workers `WorkerCrew`'s; here is who is told what.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
-from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any, assert_never
 
@@ -34,17 +33,14 @@ from o41td.coordinator.events import (
 from o41td.coordinator.figures import LoaderFigures
 from o41td.coordinator.footer_desk import FooterDesk
 from o41td.coordinator.opening import IndexReading
+from o41td.coordinator.peer_loop import PeerLoop
 from o41td.coordinator.rank_plan import RankPlan
 from o41td.coordinator.sizing import LoaderSize, size_loader
 from o41td.coordinator.state import LoaderState
 from o41td.coordinator.status_port import StatusPort
+from o41td.coordinator.worker_crew import WorkerCrew
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
-from o41td.errors import (
-    CoordinatorError,
-    O41Error,
-    WorkerCrashError,
-    error_to_record,
-)
+from o41td.errors import O41Error, WorkerCrashError, error_to_record
 from o41td.host_memory import default_memory_limit_bytes
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
@@ -76,15 +72,14 @@ from o41td.workers.messages import (
     StreamFailed,
     WorkerReady,
 )
-from o41td.workers.supervisor import ChildLog, describe_exit
+from o41td.workers.supervisor import ChildLog
 
 __all__ = ["LoaderServer"]
 
 _TICK_S = 0.5
 _CLOCK_S = 0.1
-_START_TIMEOUT_S = 60.0
-_MAX_START_FAILURES = 3
 _PROGRESS_EVERY_S = 0.1
+_SLOW_FOOTER_S = 10.0
 
 
 class _OwnerGone(Exception):
@@ -97,13 +92,9 @@ class LoaderServer:
     def __init__(self, owner: Channel, pool: WorkerPool, log: ChildLog) -> None:
         """Nothing happens before `run`."""
         self._owner = owner
-        self._pool = pool
-        self._log = log
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(owner.fileno(), selectors.EVENT_READ, self._hear_owner)
-        self._watched: dict[int, int] = {}
-        for worker in pool.workers.values():
-            self._watch(worker)
+        self._loop = PeerLoop()
+        self._loop.watch(owner.fileno(), self._hear_owner)
+        self._crew = WorkerCrew(pool, self._loop, log, on_message=self._take_from_worker, on_loss=self._lose_worker)
         self._request: OpenLoader | None = None
         self._job: StreamJob | None = None
         self._desk: FooterDesk | None = None
@@ -114,7 +105,6 @@ class LoaderServer:
         self._segment: Segment | None = None
         self._table: BlockTable | None = None
         self._state: LoaderState | None = None
-        self._start_failures = 0
         self._served: ServeFrom | None = None
         self._figures = LoaderFigures()
         self._status_port: StatusPort | None = None
@@ -142,15 +132,18 @@ class LoaderServer:
 
     def _tell_and_leave(self, message: Message) -> None:
         """Sends a last message whole, then waits for the owner to hang up."""
-        self._owner.queue(message)
-        with contextlib.suppress(_OwnerGone, O41Error, ChannelClosed):
+        with contextlib.suppress(_OwnerGone, O41Error):
+            self._tell_owner(message)
             while True:
-                self._flush(self._owner)
                 self._pump(serving=False)
+
+    def _tell_owner(self, message: Message) -> None:
+        self._loop.send(self._owner, message)
 
     def _open(self) -> None:
         assert self._request is not None
         job = self._job = StreamJob.from_record(self._request.job)
+        self._crew.be_patient(job.stall_timeout_s)
         if self._request.known_sources is not None:
             self._sources = [SourceIndex.from_record(record) for record in self._request.known_sources]
         else:
@@ -176,16 +169,17 @@ class LoaderServer:
             stall_timeout_s=job.stall_timeout_s,
             crash_error=self._crash_error,
         )
-        self._handle(TimePassed(time.monotonic()))
-        for worker in self._pool.workers.values():
-            self._attach(worker)
+        self._handle(TimePassed(self._loop.now_s))
+        self._crew.greet_with(self._attachment(job), self._segment.fd)
+        for worker in self._crew.workers:
+            if worker.ready:
+                self._handle(WorkerBecameReady(worker.number))
         notices = [self._segment.notice] if self._segment.notice else []
         opened = LoaderOpened(
             layout=layout.to_record(), sources=records, bound=bound, arena_kind=self._segment.kind, notices=notices
         )
-        self._owner.queue(opened, self._segment.fd)
-        self._flush(self._owner)
-        self._status_port = StatusPort(self._selector, self._request.name, self._figures_record)
+        self._loop.send(self._owner, opened, self._segment.fd)
+        self._status_port = StatusPort(self._loop.selector, self._request.name, self._figures_record)
 
     def _read_index(self, job: StreamJob) -> list[SourceIndex]:
         assert self._request is not None
@@ -195,48 +189,42 @@ class LoaderServer:
         told_s = 0.0
         while not desk.is_done:
             self._pump()
+            self._tell_slow_footers(job)
             now_s = time.monotonic()
             if now_s - told_s > _PROGRESS_EVERY_S:
                 told_s = now_s
-                self._owner.queue(OpenProgress(reading.num_done, reading.num_shards))
-                self._flush(self._owner)
+                self._tell_owner(OpenProgress(reading.num_done, reading.num_shards))
         self._desk = None
         return reading.finish()
+
+    def _tell_slow_footers(self, job: StreamJob) -> None:
+        assert self._desk is not None
+        for worker, waited_s in self._crew.waits():
+            task = self._desk.newly_slow(worker, waited_s, limit_s=min(_SLOW_FOOTER_S, job.stall_timeout_s / 2))
+            if task is not None:
+                words = f"worker {worker} has been reading the footer of {task.uri} for {waited_s:.1f} s"
+                self._tell_owner(LoaderNotice(f"opening waits: {words}", is_warning=True))
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
     def _pump(self, *, serving: bool = True) -> None:
         """Waits for whatever happens next, and deals with it."""
-        for key, mask in self._selector.select(_TICK_S):
-            if key.fd in self._selector.get_map():  # an earlier callback may have closed it
-                callback: Callable[[int, int], None] = key.data
-                callback(key.fd, mask)
-        now_s = time.monotonic()
+        self._loop.turn(_CLOCK_S if self._crew.is_waiting_to_start else _TICK_S)
         if not serving:
             return
+        now_s = self._loop.now_s
         is_tick = now_s - self._ticked_s >= _CLOCK_S
         if is_tick:
             self._ticked_s = now_s
-            self._look_for_slow_starts(now_s)
+            self._crew.look()
         if self._state is not None and (is_tick or self._state.has_more_to_plan):
             self._handle(TimePassed(now_s))
-
-    def _flush(self, channel: Channel) -> None:
-        """Sends what can be sent, and asks to be told when more can."""
-        try:
-            channel.flush()
-        except ChannelClosed:
-            return  # the reading side hears of it too
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
-        key = self._selector.get_key(channel.fileno())
-        if key.events != events:
-            self._selector.modify(channel.fileno(), events, key.data)
 
     # ---- the owner -------------------------------------------------------------------------------------------------
 
     def _hear_owner(self, _fd: int, mask: int) -> None:
         if mask & selectors.EVENT_WRITE:
-            self._flush(self._owner)
+            self._loop.flush(self._owner)
         if not mask & selectors.EVENT_READ:
             return
         try:
@@ -256,8 +244,7 @@ class LoaderServer:
                     self._figures.note_gathered(message)
                     self._handle(BatchesWereGathered(self._served.rank, message.generation, message.gathered))
             case StatsRequest():
-                self._owner.queue(StatsReply(message.request_id, self._figures_record()))
-                self._flush(self._owner)
+                self._tell_owner(StatsReply(message.request_id, self._figures_record()))
             case _:
                 raise _OwnerGone  # not our protocol
 
@@ -288,51 +275,25 @@ class LoaderServer:
 
     # ---- workers ---------------------------------------------------------------------------------------------------
 
-    def _watch(self, worker: PooledWorker) -> None:
-        self._watched[worker.channel.fileno()] = self._watched[worker.process.sentinel] = worker.number
-        self._selector.register(worker.channel.fileno(), selectors.EVENT_READ, self._hear_worker)
-        self._selector.register(worker.process.sentinel, selectors.EVENT_READ, self._reap_worker)
-
-    def _attach(self, worker: PooledWorker) -> None:
-        assert self._job is not None
+    def _attachment(self, job: StreamJob) -> AttachArena:
         assert self._size is not None
-        assert self._segment is not None
-        jobs = [source for stage in self._job.stages for source in stage.sources]
-        message = AttachArena(
+        sources = [source for stage in job.stages for source in stage.sources]
+        return AttachArena(
             layout=self._size.layout.to_record(),
-            sources=[[field.to_record() for field in job.fields] for job in jobs],
-            source_names=[job.name for job in jobs],
-            max_row_group_bytes=self._job.max_row_group_bytes,
+            sources=[[field.to_record() for field in source.fields] for source in sources],
+            source_names=[source.name for source in sources],
+            max_row_group_bytes=job.max_row_group_bytes,
             storage=self._request.storage if self._request else None,
         )
-        worker.channel.queue(message, self._segment.fd)
-        self._flush(worker.channel)
-        if worker.ready:
-            self._handle(WorkerBecameReady(worker.number))
-
-    def _hear_worker(self, fd: int, mask: int) -> None:
-        worker = self._pool.workers[self._watched[fd]]
-        if mask & selectors.EVENT_WRITE:
-            self._flush(worker.channel)
-        if not mask & selectors.EVENT_READ:
-            return
-        try:
-            for message in worker.channel.receive_available():
-                self._take_from_worker(worker, message)
-        except ChannelClosed:
-            # Its death is told by the sentinel; a worker that closed its socket and lives on is of no use.
-            self._selector.unregister(fd)
-            worker.process.kill()
 
     def _take_from_worker(self, worker: PooledWorker, message: Message) -> None:
         match message:
             case WorkerReady():
-                worker.ready = True
-                self._start_failures = 0
                 self._give_footers()
                 if self._state is not None:
                     self._handle(WorkerBecameReady(worker.number))
             case FooterRead() | FooterFailed():
+                self._crew.expect(worker.number, None)
                 if self._desk is not None:
                     self._desk.take(worker.number, message)
                 self._give_footers()
@@ -347,63 +308,27 @@ class LoaderServer:
             case BlockFailed():
                 self._handle(BlockWasRefused(worker.number, message.block_id, message.error))
             case _:
-                worker.process.kill()
+                self._crew.kill(worker.number, f"it sent a {type(message).__name__}, which no worker sends")
 
-    def _reap_worker(self, fd: int, _mask: int) -> None:
-        """A worker is dead: what it finished before counts, then it is replaced."""
-        worker = self._pool.workers[self._watched[fd]]
-        exit_code = worker.process.wait()
-        with contextlib.suppress(ChannelClosed):
-            for message in worker.channel.receive_available():
-                self._take_from_worker(worker, message)
-        self._unwatch(worker)
-        cause = worker.killed_because or describe_exit(exit_code)
-        if not worker.ready:
-            self._start_failures += 1
-            if self._start_failures >= _MAX_START_FAILURES * len(self._pool.workers):
-                raise CoordinatorError(f"workers cannot be started: {cause}", log_tail=self._log.tail())
+    def _lose_worker(self, worker: PooledWorker, cause: str, exit_code: int) -> None:
         if self._desk is not None:
-            self._desk.worker_lost(worker.number, cause)
-        self._owner.queue(LoaderNotice(f"worker {worker.number} (pid {worker.process.pid}) is replaced: {cause}"))
-        self._flush(self._owner)
+            self._desk.worker_lost(worker.number, cause, was_slow=worker.killed_because is not None)
+        self._tell_owner(LoaderNotice(f"worker {worker.number} (pid {worker.process.pid}) is replaced: {cause}"))
         if self._state is not None:
             self._handle(WorkerExited(worker.number, cause, exit_code))
         else:
-            self._replace(worker.number)
-
-    def _unwatch(self, worker: PooledWorker) -> None:
-        for descriptor in (worker.channel.fileno(), worker.process.sentinel):
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(descriptor)
-            self._watched.pop(descriptor, None)
-        worker.channel.close()
-        worker.process.close()
-
-    def _replace(self, number: int) -> None:
-        worker = self._pool.start(number, now_s=time.monotonic())
-        self._watch(worker)
-        if self._segment is not None:
-            self._attach(worker)
-
-    def _look_for_slow_starts(self, now_s: float) -> None:
-        stall_s = self._job.stall_timeout_s if self._job is not None else _START_TIMEOUT_S
-        for worker in self._pool.workers.values():
-            reads_footer = worker.ready and self._desk is not None and self._desk.is_busy(worker.number)
-            timeout_s = stall_s if reads_footer else max(stall_s, _START_TIMEOUT_S)
-            is_watched = reads_footer or not worker.ready  # blocks have leases of their own
-            if is_watched and worker.killed_because is None and now_s - worker.started_s > timeout_s:
-                worker.killed_because = f"it made no progress for {timeout_s:g} s"
-                worker.process.kill()
+            self._crew.start(worker.number)
+            self._give_footers()
 
     def _give_footers(self) -> None:
         if self._desk is None:
             return
-        for worker in self._pool.workers.values():
+        for worker in self._crew.workers:
             task = self._desk.next_for(worker.number) if worker.ready else None
             if task is not None:
-                worker.started_s = time.monotonic()
-                worker.channel.queue(task)
-                self._flush(worker.channel)
+                assert self._job is not None
+                self._crew.expect(worker.number, self._job.stall_timeout_s)
+                self._crew.give(worker.number, task)
 
     # ---- the state machine -----------------------------------------------------------------------------------------
 
@@ -416,17 +341,13 @@ class LoaderServer:
                 case SendBatches():
                     self._send_batches(instruction)
                 case SendEnd():
-                    self._owner.queue(StreamEnded(instruction.generation, instruction.dropped_rows))
-                    self._flush(self._owner)
+                    self._tell_owner(StreamEnded(instruction.generation, instruction.dropped_rows))
                 case SendFailure():
-                    self._owner.queue(StreamFailed(instruction.generation, instruction.error))
-                    self._flush(self._owner)
+                    self._tell_owner(StreamFailed(instruction.generation, instruction.error))
                 case StartWorker():
-                    self._replace(instruction.worker)
+                    self._crew.start(instruction.worker)
                 case KillWorker():
-                    worker = self._pool.workers[instruction.worker]
-                    worker.killed_because = instruction.cause
-                    worker.process.kill()
+                    self._crew.kill(instruction.worker, instruction.cause)
                 case _:
                     assert_never(instruction)
 
@@ -453,9 +374,9 @@ class LoaderServer:
                     piece.block_row,
                 ]
             )
-        worker = self._pool.workers[order.worker]
         source = self._source_number(order.key.stage, order.key.source)
-        worker.channel.queue(
+        self._crew.give(
+            order.worker,
             DecodeBlock(
                 block_id=order.handle,
                 source=source,
@@ -464,9 +385,8 @@ class LoaderServer:
                 leaving=None if order.block.leaving is None else list(astuple(order.block.leaving)),
                 careful=order.careful,
                 pieces=pieces,
-            )
+            ),
         )
-        self._flush(worker.channel)
 
     def _source_number(self, stage: int, source: int) -> int:
         """A source's number among those of all stages, by which `AttachArena` lists them."""
@@ -482,8 +402,7 @@ class LoaderServer:
             releases=[bool(batch.closes) for batch in send.batches],
             rows=b"".join([rows.tobytes() for rows in send.arena_rows]),
         )
-        self._owner.queue(message)
-        self._flush(self._owner)
+        self._tell_owner(message)
 
     def _crash_error(self, block: Block, piece: int, cause: str, exit_code: int | None) -> dict[str, Any]:
         index = self._by_stage[block.key.stage][block.key.source]
@@ -500,6 +419,13 @@ class LoaderServer:
         )
         return error_to_record(error)
 
+    def _place_of(self, block: Block, for_s: float) -> dict[str, Any]:
+        """The shard and row group that a worker is at; of a worker that is not careful, its block's first."""
+        index = self._by_stage[block.key.stage][block.key.source]
+        unit = block.planned.pieces[block.current_piece or 0].unit
+        uri = index.shards[index.unit_shard[unit]].uri
+        return {"shard": uri, "row_group": int(index.unit_row_group[unit]), "for_s": round(for_s, 3)}
+
     def _figures_record(self) -> dict[str, Any]:
         assert self._size is not None
         assert self._state is not None
@@ -509,6 +435,7 @@ class LoaderServer:
             size=self._size,
             state=self._state,
             arena_kind=self._segment.kind if self._segment else "",
-            workers=self._pool.workers.values(),
+            workers=self._crew.workers,
+            reading={number: self._place_of(block, for_s) for number, block, for_s in self._state.current_blocks()},
             sources=self._sources,
         )

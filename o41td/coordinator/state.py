@@ -23,7 +23,7 @@ rows are given up as if its data were bad, which in effect it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, assert_never
@@ -116,6 +116,12 @@ class LoaderState:
     def set_window(self, window_batches: int) -> None:
         """Sets how many batches may be sent and not gathered (stages have batches of different sizes)."""
         self._window = window_batches
+
+    def current_blocks(self) -> Iterator[tuple[int, Block, float]]:
+        """Yields for each worker that is at work: its number, the block that it decodes, and for how many seconds."""
+        for worker in self.workers.values():
+            if worker.queue:
+                yield worker.worker, self.table[worker.queue[0]], self._now_s - worker.since_s
 
     # ---- events ----------------------------------------------------------------------------------------------------
 

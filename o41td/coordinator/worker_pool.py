@@ -12,34 +12,41 @@ __all__ = ["PooledWorker", "WorkerPool"]
 
 @dataclass(slots=True)
 class PooledWorker:
-    """A live worker: its process and channel, whether it has said that it is ready, and its figures."""
+    """A worker: its process and channel, whether it has said that it is ready, and what is expected of it.
+
+    By `deadline_s` it must have given a sign, which is `patience_s` after that was asked of it.
+    """
 
     number: int
     process: ChildProcess
     channel: Channel
-    started_s: float
     ready: bool = False
+    patience_s: float | None = None
+    deadline_s: float | None = None
     killed_because: str | None = None
     restarts: int = 0
 
 
 class WorkerPool:
-    """Starts, kills and reaps workers; the server's selector watches their channels and sentinels."""
+    """Starts workers and ends them all; the crew watches their channels and sentinels."""
 
     def __init__(self, log: ChildLog) -> None:
         """Workers write to `log` what they write to standard error."""
         self._log = log
         self.workers: dict[int, PooledWorker] = {}
 
-    def start(self, number: int, *, now_s: float) -> PooledWorker:
-        """Starts worker `number`, which must not be running."""
+    def start(self, number: int) -> PooledWorker:
+        """Starts worker `number`, which must not be running.
+
+        Raises:
+            OSError: The system has no room for one more process or descriptor; everything is as before.
+        """
         before = self.workers.get(number)
         process = start_child("o41td.workers", ["--worker", str(number)], log=self._log)
         worker = PooledWorker(
             number=number,
             process=process,
             channel=Channel(process.connection, blocking=False),
-            started_s=now_s,
             restarts=0 if before is None else before.restarts + 1,
         )
         self.workers[number] = worker

@@ -1,8 +1,4 @@
-"""The processes behind a stream: finding them, killing them, waiting for what they do, and faults on order.
-
-A fault is real: `FaultyHost` puts a `sitecustomize` in front of the loader's processes, which kills, stops or delays
-the process that looks at a given shard. Nothing of o41td is replaced.
-"""
+"""The processes behind a stream: finding them, killing them, and waiting for what they do."""
 
 from __future__ import annotations
 
@@ -11,15 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
-import pytest
 
 T = TypeVar("T")
 DEADLINE_S = 20.0
@@ -61,8 +54,17 @@ def worker_pids(stream: Any) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is dead and reaped."""
-    return not psutil.pid_exists(pid)
+    """Whether a process is dead and reaped, or dead and left to the system's init, which takes its time."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() == psutil.STATUS_ZOMBIE and process.ppid() == 1
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_until_gone(processes: Iterable[psutil.Process], *, deadline_s: float = 5.0) -> None:
+    """Wait for the end of processes whose parent is dead: a private loader has 2 s (here: 5, on a busy host)."""
+    wait_until(lambda: all(is_gone(process.pid) for process in processes), "a loader lives on", deadline_s=deadline_s)
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -91,108 +93,3 @@ def run_python(*arguments: str, text: str | None = None, **keys: Any) -> Ended:
         keys["stdin"] = subprocess.DEVNULL
     done = subprocess.run([sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=60, **keys)
     return Ended(done.returncode, done.stdout, done.stderr)
-
-
-_SITECUSTOMIZE = '''
-import os, signal, sys, time
-
-with open("/proc/self/cmdline", "rb") as file:
-    _me = file.read().decode().split("\\0")
-_folder = os.path.dirname(os.path.abspath(__file__))
-
-
-def _due(name):
-    """Whether a fault is ordered, and not yet done as often as it should be."""
-    try:
-        with open(os.path.join(_folder, name)) as file:
-            module, act, times = file.read().split()
-    except FileNotFoundError:
-        return None
-    if module not in _me:
-        return None
-    done = os.open(os.path.join(_folder, name + ".done"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        os.write(done, b"x")
-        return act if os.lseek(done, 0, os.SEEK_END) <= int(times) else None
-    finally:
-        os.close(done)
-
-
-def _do(act):
-    if act == "raise":
-        raise RuntimeError("a fault on order")
-    if act == "exit":
-        os._exit(0)
-    if act == "fail":
-        os.write(2, b"a fault on order\\n")
-        os._exit(1)
-    if act.startswith("sleep:"):
-        time.sleep(float(act.partition(":")[2]))
-        return
-    os.kill(os.getpid(), getattr(signal, act))
-    while act != "SIGSTOP":
-        time.sleep(1)
-
-
-_act = _due("start")
-if _act:
-    _do(_act)
-
-_stat = os.stat
-
-
-def stat(path, *arguments, **keys):
-    if isinstance(path, str) and path.endswith(".parquet"):
-        act = _due(os.path.basename(path))
-        if act:
-            _do(act)
-    return _stat(path, *arguments, **keys)
-
-
-os.stat = stat
-
-_getuid = os.getuid
-
-
-def getuid():
-    act = _due("getuid")
-    if act:
-        _do(act)
-    return _getuid()
-
-
-os.getuid = getuid
-'''
-
-
-@dataclass(frozen=True)
-class FaultyHost:
-    """Orders faults of the loader's processes: at their start, or when they look at a shard to read it."""
-
-    folder: Path
-
-    @classmethod
-    def prepare(cls, folder: Path, monkeypatch: pytest.MonkeyPatch) -> FaultyHost:
-        """Put the faults' code where every Python process started from now on imports it."""
-        folder.mkdir()
-        (folder / "sitecustomize.py").write_text(textwrap.dedent(_SITECUSTOMIZE))
-        inherited = os.environ.get("PYTHONPATH")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([inherited] if inherited else [])]))
-        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-        return cls(folder)
-
-    def order(self, shard: str, act: str, *, times: int = 1_000_000, module: str = "o41td.workers") -> None:
-        """From now on, processes of `module` that look at the shard of this file name do `act`, so many times in all.
-
-        `act` is a signal's name, "exit" (with code 0), "fail" (words and code 1), "raise" or "sleep:SECONDS". In place
-        of a shard, "start" is the start of a process, and "getuid" a coordinator's step between its answer to the
-        trainer and its first order.
-        """
-        partial = self.folder / f"{shard}.partial"
-        partial.write_text(f"{module} {act} {times}")
-        partial.rename(self.folder / shard)
-
-    def times_done(self, shard: str) -> int:
-        """How often a process came to the point of a fault."""
-        done = self.folder / f"{shard}.done"
-        return done.stat().st_size if done.exists() else 0

@@ -1,4 +1,4 @@
-"""Fixtures of the process tests."""
+"""Fixtures of tests that open streams, or start processes which do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import loader_processes
+import faulty_host as faults
 import shard_writer
 from o41td import BatchStream, BatchStreamConfig, open_batch_stream
 
@@ -32,6 +32,6 @@ def open_stream() -> Iterator[Callable[..., BatchStream]]:
 
 
 @pytest.fixture
-def faulty_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> loader_processes.FaultyHost:
+def faulty_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> faults.FaultyHost:
     """A host whose loader processes fail on order."""
-    return loader_processes.FaultyHost.prepare(tmp_path / "faults", monkeypatch)
+    return faults.FaultyHost.prepare(tmp_path / "faults", monkeypatch)

@@ -1,0 +1,150 @@
+"""Runs as `sitecustomize` at the start of every Python process of a `FaultyHost`: faults on order. Imports none of us.
+
+A fault has a name and lies as a file of that name beside this one: "MODULE ACT TIMES". Processes whose arguments hold
+MODULE come to these points, and do ACT there, TIMES times in all; the file NAME.done grows by a byte each time.
+
+* ``start``: the process starts;
+* the file name of a shard: the process looks at it with `os.stat`;
+* ``call.QUALNAME`` or ``return.QUALNAME``: a function of that name is called or returns, on any thread, from the first
+  look at a shard on (a training script calls `watch` itself). ``return.QUALNAME.KIND``: where its argument `message` is
+  of that class;
+* ``signal``: the process is sent SIGRTMIN, and its main thread hears of it.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+POINTS = {
+    "BatchFeed.close",
+    "BatchStream.next",
+    "Channel.send",
+    "FooterDesk.next_for",
+    "Gatherer._gather_next",
+    "LoaderServer._order_decode",
+    "LoaderServer._send_batches",
+    "ShardReader.read_rows",
+    "WorkerPool.end_all",
+    "_ColumnWriter.write",
+    "start_child",
+}
+_HEADROOM_BYTES = 64 << 20
+
+with open("/proc/self/cmdline", "rb") as _file:
+    _me = _file.read().decode().split("\0")
+_folder = os.path.dirname(os.path.abspath(__file__))
+_stat = os.stat
+_getuid = os.getuid
+
+
+def _due(name):
+    """Return the act that is ordered under a name and not yet done as often as it should be, else None."""
+    try:
+        with open(os.path.join(_folder, name)) as file:
+            module, act, times = file.read().split()
+    except FileNotFoundError:
+        return None
+    if module not in _me:
+        return None
+    done = os.open(os.path.join(_folder, name + ".done"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(done, b"x")
+        return act if os.lseek(done, 0, os.SEEK_END) <= int(times) else None
+    finally:
+        os.close(done)
+
+
+def _come_to(name):
+    act = _due(name)
+    if act:
+        _do(act)
+
+
+def _do(act):
+    if act == "raise":
+        raise RuntimeError("a fault on order")
+    if act == "exit":
+        os._exit(0)
+    if act == "fail":
+        os.write(2, b"a fault on order\n")
+        os._exit(1)
+    if act == "memory":
+        _run_out_of_memory()
+    if act.startswith("sleep:"):
+        time.sleep(float(act.partition(":")[2]))
+        return
+    os.kill(os.getpid(), getattr(signal, act))
+    while act != "SIGSTOP":
+        time.sleep(1)
+
+
+def _run_out_of_memory():
+    """Raise MemoryError as the system makes it: an allocation beyond RLIMIT_AS."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + _HEADROOM_BYTES, before[1]))
+    try:
+        bytearray(4 * _HEADROOM_BYTES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def watch():
+    """Look at every call and return of this thread, and of threads that start from now on."""
+    sys.setprofile(_profile)
+    threading.setprofile(_profile)
+
+
+def _profile(frame, event, _argument):
+    if event not in ("call", "return"):
+        return
+    name = frame.f_code.co_qualname
+    if name not in POINTS:
+        return
+    _come_to(f"{event}.{name}")
+    message = frame.f_locals.get("message")
+    if message is not None:
+        _come_to(f"{event}.{name}.{type(message).__name__}")
+
+
+def _watched_stat(path, *arguments, **keys):
+    if isinstance(path, str) and path.endswith(".parquet"):
+        if sys.getprofile() is None and os.path.exists(os.path.join(_folder, "profiled")):
+            watch()
+        _come_to(os.path.basename(path))
+    return _stat(path, *arguments, **keys)
+
+
+def _watched_getuid():
+    """A coordinator asks for it between its answer to the trainer and its first order."""
+    if "o41td.coordinator" in _me:
+        if sys.getprofile() is None and os.path.exists(os.path.join(_folder, "profiled")):
+            watch()
+        _come_to("getuid")
+    return _getuid()
+
+
+class _FailingImport:
+    """Raises where a process imports its own code: what this file itself raises, Python prints and forgets."""
+
+    def __init__(self, act):
+        self._act = act
+
+    def find_spec(self, name, _path=None, _target=None):
+        if name in ("o41td.workers.worker", "o41td.coordinator.server"):
+            _do(self._act)
+
+
+os.stat = _watched_stat
+os.getuid = _watched_getuid
+signal.signal(signal.SIGRTMIN, lambda _number, _frame: _come_to("signal"))
+_first_act = _due("start")
+if _first_act in ("raise", "memory"):
+    sys.meta_path.insert(0, _FailingImport(_first_act))
+elif _first_act:
+    _do(_first_act)
