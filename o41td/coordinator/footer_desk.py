@@ -31,6 +31,10 @@ class FooterDesk:
         """Whether a worker has a footer to read."""
         return worker in self._given
 
+    def awaits(self, worker: int, task_id: int) -> bool:
+        """Whether a worker has this footer to read."""
+        return worker in self._given and self._given[worker][0].task_id == task_id
+
     def next_for(self, worker: int) -> ReadFooter | None:
         """Returns what an idle worker shall read, None if nothing is open."""
         if not self._open or worker in self._given:

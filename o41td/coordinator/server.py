@@ -325,6 +325,10 @@ class LoaderServer:
             worker.process.kill()
 
     def _take_from_worker(self, worker: PooledWorker, message: Message) -> None:
+        if not self._was_asked(worker, message):
+            worker.killed_because = f"it sent {type(message).__name__}, for which it was not asked"
+            worker.process.kill()
+            return
         match message:
             case WorkerReady():
                 worker.ready = True
@@ -333,8 +337,8 @@ class LoaderServer:
                 if self._state is not None:
                     self._handle(WorkerBecameReady(worker.number))
             case FooterRead() | FooterFailed():
-                if self._desk is not None:
-                    self._desk.take(worker.number, message)
+                assert self._desk is not None
+                self._desk.take(worker.number, message)
                 self._give_footers()
             case BlockDecoded():
                 assert self._table is not None
@@ -347,7 +351,25 @@ class LoaderServer:
             case BlockFailed():
                 self._handle(BlockWasRefused(worker.number, message.block_id, message.error))
             case _:
-                worker.process.kill()
+                raise AssertionError(f"{type(message).__name__} is nothing that a worker is asked for")
+
+    def _was_asked(self, worker: PooledWorker, message: Message) -> bool:
+        """Whether a message answers what the worker does; a damaged one might send anything."""
+        match message:
+            case WorkerReady():
+                return not worker.ready
+            case FooterRead() | FooterFailed():
+                return self._desk is not None and self._desk.awaits(worker.number, message.task_id)
+            case BlockDecoded() | BlockFailed() | PieceBegun():
+                if self._state is None or self._table is None:
+                    return False
+                queue = self._state.workers[worker.number].queue
+                if not queue or queue[0] != message.block_id:
+                    return False
+                num_pieces = len(self._table[message.block_id].planned.pieces)
+                return not isinstance(message, PieceBegun) or 0 <= message.piece < num_pieces
+            case _:
+                return False
 
     def _reap_worker(self, fd: int, _mask: int) -> None:
         """A worker is dead: what it finished before counts, then it is replaced."""
