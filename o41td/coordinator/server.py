@@ -186,6 +186,9 @@ class LoaderServer:
         self._owner.queue(opened, self._segment.fd)
         self._flush(self._owner)
         self._status_port = StatusPort(self._selector, self._request.name, self._figures_record)
+        if not self._status_port.is_open:
+            self._owner.queue(LoaderNotice("`o41td status` cannot show this loader: no runtime folder is ours alone"))
+            self._flush(self._owner)
 
     def _read_index(self, job: StreamJob) -> list[SourceIndex]:
         assert self._request is not None

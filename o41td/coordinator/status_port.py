@@ -38,6 +38,11 @@ class StatusPort:
             self._entry, self._listener = published
             selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether `status` can find this loader."""
+        return self._listener is not None
+
     def close(self) -> None:
         """Withdraws the entry and hangs up; idempotent."""
         if self._entry is not None:
