@@ -13,6 +13,9 @@ form is canonical and ends in a checksum over every byte before it:
 
 so a text that was cut or changed anywhere is refused. Later format versions keep the first lines and the checksum, so
 that an older reader can tell "newer" from "damaged".
+
+A checkpoint may come from anywhere, and a checksum keeps nobody from writing one: so what is read is plain data within
+bounds, each part checked, and whatever is wrong with it is a `CheckpointError`.
 """
 
 import hashlib
@@ -22,12 +25,14 @@ import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from reprlib import repr as short_repr
 from typing import Any, Self
 
 from o41td.checked_document import count_in, expect_keys, is_count, list_in, text_in
 from o41td.checkpoint_file import read_text, replace_text
 from o41td.document_differences import differences_of
 from o41td.errors import CheckpointError
+from o41td.plain_json import parse_plain_json, refuse_deep_nesting
 from o41td.source_record import SourceRecord
 
 __all__ = ["CHECKPOINT_FORMAT_VERSION", "Checkpoint", "SourceRecord", "differences"]
@@ -38,6 +43,7 @@ _FORMAT = "o41td-checkpoint"
 _HEAD = f'{{\n"format": "{_FORMAT}"'
 _TAIL = re.compile(r'\n"checksum": "([0-9a-f]{16})"\n\}\n\Z', re.ASCII)
 _ORDER_KEYS = ("seed", "lanes", "fields", "stages")
+_MAX_BYTES = 1 << 28  # a million shards take about 65 MB
 _COUNTS = ("batches_yielded", "rows_yielded")
 
 
@@ -107,9 +113,15 @@ class Checkpoint:
                 f"this is not an o41td checkpoint: its `format` is not {_FORMAT!r}",
                 advice="Give what checkpoint() or state_dict() returned",
             )
+        try:
+            refuse_deep_nesting(document)
+        except ValueError as error:
+            raise CheckpointError(f"this is not an o41td checkpoint: {error}") from None
         version = document.get("format_version")
         if not is_count(version) or version < 1:
-            raise CheckpointError(f"the checkpoint's `format_version` is {version!r}, not an integer of 1 or more")
+            raise CheckpointError(
+                f"the checkpoint's `format_version` is {short_repr(version)}, not an integer of 1 or more"
+            )
         if version > CHECKPOINT_FORMAT_VERSION:
             raise CheckpointError(
                 f"the checkpoint has format version {version}; this o41td reads up to {CHECKPOINT_FORMAT_VERSION}",
@@ -122,12 +134,15 @@ class Checkpoint:
         expect_keys(own, ("rank", "world_size", "value"), "order_digest")
         digest = text_in(own, "value")
         if not re.fullmatch(r"[0-9a-f]{16}", digest, re.ASCII):
-            raise CheckpointError(f"the checkpoint's `order_digest` is {digest!r}, not 16 hexadecimal digits")
+            raise CheckpointError(f"the checkpoint's `order_digest` is {short_repr(digest)}, not 16 hexadecimal digits")
         epochs, config = document["epochs"], document["config"]
         if not isinstance(epochs, Mapping) or not all(is_count(epoch) for epoch in epochs.values()):
             raise CheckpointError("the checkpoint's `epochs` is not a table of integers")
         if not isinstance(config, Mapping):
             raise CheckpointError("the checkpoint's `config` is not a table")
+        rank, world_size = count_in(own, "rank"), count_in(own, "world_size")
+        if rank >= world_size:
+            raise CheckpointError(f"the checkpoint's `order_digest` is of rank {rank} of {world_size}, which is none")
         return cls(
             format_version=version,
             order_version=count_in(document, "order_version"),
@@ -136,8 +151,8 @@ class Checkpoint:
             cursor=_runs(list_in(document, "cursor")),
             epochs={str(name): epoch for name, epoch in epochs.items()},
             order_digest=int(digest, 16),
-            rank=count_in(own, "rank"),
-            world_size=count_in(own, "world_size"),
+            rank=rank,
+            world_size=world_size,
             **{name: count_in(document, name) for name in _COUNTS},
         )
 
@@ -188,7 +203,7 @@ class Checkpoint:
         Raises:
             CheckpointError: There is no such file, or `from_json` refuses it; the error names the file.
         """
-        data = read_text(path)
+        data = read_text(path, max_bytes=_MAX_BYTES)
         try:
             return cls.from_json(data)
         except CheckpointError as error:
@@ -230,6 +245,8 @@ def _digest_of(body: str) -> str:
 
 def _verified(text: str | bytes) -> dict[str, Any]:
     """The document in a text whose checksum is right."""
+    if len(text) > _MAX_BYTES:
+        raise CheckpointError(f"this is not an o41td checkpoint: it is longer than {_MAX_BYTES} bytes")
     data = text.encode("utf-8", "replace") if isinstance(text, str) else bytes(text)
     begins_right = data.startswith(_HEAD.encode("ascii"))
     if not data.isascii():
@@ -253,12 +270,11 @@ def _verified(text: str | bytes) -> dict[str, Any]:
             f"the checkpoint is damaged: its checksum is {found}, its content gives {expected}", advice=_USE_ANOTHER
         )
     try:
-        document = json.loads(whole)
+        document: dict[str, Any] = parse_plain_json(whole, max_bytes=_MAX_BYTES)
     except ValueError as error:
         raise CheckpointError(f"this is not an o41td checkpoint: {error}") from None
-    if isinstance(document, dict):
-        document.pop("checksum", None)
-    return document  # type: ignore[no-any-return]
+    del document["checksum"]  # what begins and ends as this does is an object that has one
+    return document
 
 
 _USE_ANOTHER = "Use an older checkpoint, or copy this one again from where it was saved"
@@ -268,5 +284,5 @@ def _runs(value: list[Any]) -> tuple[tuple[int, int], ...]:
     """The cursor's runs."""
     for run in value:
         if not (isinstance(run, list | tuple) and len(run) == 2 and all(is_count(part) for part in run)):
-            raise CheckpointError(f"the checkpoint's `cursor` has {run!r}, not a run of (stage, batches)")
+            raise CheckpointError(f"the checkpoint's `cursor` has {short_repr(run)}, not a run of (stage, batches)")
     return tuple((run[0], run[1]) for run in value)

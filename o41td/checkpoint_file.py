@@ -52,19 +52,23 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
     _remove_stale(target, written_s)
 
 
-def read_text(path: str | os.PathLike[str]) -> bytes:
+def read_text(path: str | os.PathLike[str], *, max_bytes: int) -> bytes:
     """The bytes of a checkpoint's file.
 
     Raises:
-        CheckpointError: It cannot be read; the error says why.
+        CheckpointError: It cannot be read, or is longer than `max_bytes`; the error says why.
     """
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            data = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise CheckpointError("there is no such checkpoint file", path=path, advice="Check the path") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"the checkpoint file cannot be read: {reason}", path=path) from None
+    if len(data) > max_bytes:
+        raise CheckpointError(f"this is not an o41td checkpoint: it is longer than {max_bytes} bytes", path=path)
+    return data
 
 
 def _force_folder(folder: Path) -> None:

@@ -16,7 +16,10 @@ from o41td.order_lookup import OrderLookup
 if TYPE_CHECKING:
     from o41td.config import BatchStreamConfig
 
-__all__ = ["CheckpointMaker", "carried_digest", "cursor_of", "refuse_order_version"]
+__all__ = ["CheckpointMaker", "carried_digest", "cursor_of", "refuse_missing_shards", "refuse_order_version"]
+
+
+_MAX_TOLD = 10
 
 
 class CheckpointMaker:
@@ -134,6 +137,26 @@ def refuse_order_version(checkpoint: Checkpoint) -> None:
             differences=[("order_version", checkpoint.order_version, ORDER_VERSION)],
             advice="Resume with the o41td that wrote it, or start a new stream",
         )
+
+
+def refuse_missing_shards(checkpoint: Checkpoint, config: BatchStreamConfig) -> None:
+    """Refuses a checkpoint that lacks a source's shards, or has those of another: a resume would read other data.
+
+    Raises:
+        CheckpointError: It does; the sources are named.
+    """
+    named = {(source.stage, source.source): source.name for source in checkpoint.sources}
+    wanted = {
+        (stage, source): config.source_key(stage, source)
+        for stage in range(len(config.stages))
+        for source in range(len(config.stages[stage].sources))
+    }
+    if named != wanted or len(named) != len(checkpoint.sources):
+        told = [", ".join(map(repr, list(names.values())[:_MAX_TOLD])) for names in (named, wanted)]
+        raise CheckpointError(f"the checkpoint has the shards of {told[0] or 'no source'}; its config is of {told[1]}")
+    for source in checkpoint.sources:
+        if not source.uris:
+            raise CheckpointError(f"the checkpoint has no shards of source {source.name!r}")
 
 
 def cursor_of(checkpoint: Checkpoint) -> Cursor:

@@ -1,14 +1,16 @@
 """Reads a config file into a plain document. The parsers are imported when they are needed."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from o41td.errors import ConfigError
+from o41td.plain_json import parse_plain_json, refuse_deep_nesting
 
 __all__ = ["read_document"]
+
+_MAX_CHARACTERS = 1 << 26
 
 
 def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -34,14 +36,20 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
             advice=f"Name it with one of {', '.join(_PARSERS)}",
         )
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        with file.open(encoding="utf-8-sig") as opened:
+            text = opened.read(_MAX_CHARACTERS + 1)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"the config file cannot be read: {reason}", where=str(file)) from None
     except UnicodeDecodeError:
         raise ConfigError("the config file is not UTF-8 text", where=str(file)) from None
+    if len(text) > _MAX_CHARACTERS:
+        raise ConfigError(f"the config file is longer than {_MAX_CHARACTERS} characters", where=str(file))
     try:
         document = parse(text)
+        refuse_deep_nesting(document)
+    except RecursionError:
+        raise ConfigError("the config file cannot be parsed: it is nested too deeply", where=str(file)) from None
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"the config file cannot be parsed: {reason}", where=str(file)) from None
@@ -52,17 +60,7 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _parse_json(text: str) -> Any:
     """JSON in which a key may not stand twice."""
-    return json.loads(text, object_pairs_hook=_unrepeated)
-
-
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The dict of an object's pairs."""
-    document: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in document:
-            raise ValueError(f"key {key!r} stands twice in one object")
-        document[key] = value
-    return document
+    return parse_plain_json(text, max_bytes=_MAX_CHARACTERS)
 
 
 def _parse_toml(text: str) -> Any:

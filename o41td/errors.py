@@ -456,12 +456,16 @@ def error_from_record(record: Mapping[str, Any]) -> O41Error:
     """Builds the error that `error_to_record` described.
 
     Args:
-        record: The record. A kind that this version does not know becomes an `O41Error`.
+        record: The record. A kind that this version does not know becomes an `O41Error`, and so does what is no such
+            record: whoever reads it is about to tell of a failure, and must not fail itself.
 
     Returns:
         The error, not raised.
     """
-    return _rebuilt(_CLASSES.get(record["kind"], O41Error), record["fields"], record.get("notes", ()))
+    try:
+        return _rebuilt(_CLASSES.get(record["kind"], O41Error), record["fields"], record.get("notes", ()))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return O41Error("a process of the loader told of an error in a way that cannot be read")
 
 
 def _rebuilt(cls: type[O41Error], fields: Mapping[str, Any], notes: Iterable[str]) -> O41Error:

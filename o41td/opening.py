@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from o41td.checkpoint import Checkpoint
-from o41td.checkpointing import carried_digest, cursor_of, refuse_order_version
+from o41td.checkpointing import carried_digest, cursor_of, refuse_missing_shards, refuse_order_version
 from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.errors import ConfigError
 from o41td.job import StreamJob, job_of
@@ -81,6 +81,7 @@ def resume_batch_stream(
     refuse_order_version(checkpoint)
     config = BatchStreamConfig.from_document(checkpoint.config)
     _check_config(config, engine)
+    refuse_missing_shards(checkpoint, config)
     files = {(source.stage, source.source): source.uris for source in checkpoint.sources}
     expected = [
         {

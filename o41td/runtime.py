@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from typing import Any
 
 from o41td.runtime_folder import LoaderEntry, listed_loaders
-from o41td.workers.channel import Channel, ChannelClosed
+from o41td.workers.channel import Channel, ChannelClosed, peer_uid
 from o41td.workers.messages import StatsReply, StatsRequest
 
 __all__ = ["list_loaders"]
 
 _ANSWER_S = 2.0
+_MAX_ANSWER_BYTES = 1 << 26
+_NEEDED = {"name", "pid", "ranks", "workers", "sources", "memory"}  # a loader of another version may answer otherwise
 
 
 def list_loaders() -> list[dict[str, Any]]:
@@ -27,11 +30,13 @@ def _asked(entry: LoaderEntry) -> dict[str, Any]:
     with contextlib.suppress(OSError, ChannelClosed), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_S)
         connection.connect(entry.socket_path)
-        channel = Channel(connection, blocking=True)
+        if peer_uid(connection) != os.getuid():
+            raise ChannelClosed("another user listens at this user's socket")
+        channel = Channel(connection, blocking=True, max_frame_bytes=_MAX_ANSWER_BYTES, takes_descriptors=False)
         connection.settimeout(_ANSWER_S)
         channel.send(StatsRequest(0))
         reply = channel.receive()
-        if isinstance(reply, StatsReply):
+        if isinstance(reply, StatsReply) and reply.stats.keys() >= _NEEDED:
             return {**reply.stats, "verdict": _verdict_of(reply.stats)}
     return {
         "name": entry.name,

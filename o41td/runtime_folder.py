@@ -5,7 +5,9 @@ unix socket's path has 107 characters at most, so a long TMPDIR must not matter)
 The JSON file names the pid and its start time, by which a stale entry is told from a live one, and holds no secrets.
 Only the same user gets through: the folder's mode keeps others out, and the coordinator checks who connects.
 
-A loader runs without an entry where no such folder can be made (a read-only root): only `status` misses it.
+A folder that is not ours alone (another's, a link, open to others, or in a place where others could swap it) is
+refused, never mended: whoever made it so may have put things there. A loader runs without an entry where no folder is
+left, and where none can be made (a read-only root): only `status` misses it.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from o41td.plain_json import parse_plain_json
+
 __all__ = ["LoaderEntry", "listed_loaders", "process_start_time", "publish_loader", "runtime_folder", "withdraw_loader"]
 
 _BACKLOG = 16
+_MAX_ENTRY_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +43,26 @@ class LoaderEntry:
 
 
 def runtime_folder(*, create: bool) -> Path | None:
-    """Returns this user's runtime folder, or None if there is none (or it is not ours alone)."""
+    """Returns this user's runtime folder, or None if there is none that is ours alone."""
     uid = os.getuid()
     for parent, name in ((Path(f"/run/user/{uid}"), "o41td"), (Path("/tmp"), f"o41td-{uid}")):  # noqa: S108 - see above
         folder = parent / name
         if create and parent.is_dir():
             with contextlib.suppress(OSError):
                 folder.mkdir(mode=0o700, exist_ok=True)
-        with contextlib.suppress(OSError):
-            status = folder.lstat()
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o077:
-                return folder
+        if _is_ours_alone(folder, uid):
+            return folder
     return None
+
+
+def _is_ours_alone(folder: Path, uid: int) -> bool:
+    try:
+        status, parent = folder.lstat(), folder.parent.stat()
+    except OSError:
+        return False
+    others_could_swap_it = bool(parent.st_mode & 0o022) and not parent.st_mode & stat.S_ISVTX
+    is_closed = stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o077
+    return is_closed and not others_could_swap_it
 
 
 def process_start_time(pid: int) -> int | None:
@@ -122,7 +135,7 @@ def _entries(folder: Path, *, remove_stale: bool) -> Iterator[LoaderEntry]:
 
 def _read_entry(path: Path) -> LoaderEntry | None:
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = parse_plain_json(path.read_text(), max_bytes=_MAX_ENTRY_BYTES)
         return LoaderEntry(
             name=str(content["name"]),
             pid=int(content["pid"]),

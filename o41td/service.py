@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from o41td.errors import CoordinatorError, error_from_record
@@ -51,7 +51,7 @@ class LoaderRequest:
     rank: int
     world_size: int
     name: str
-    storage: dict[str, Any] | None = None
+    storage: dict[str, Any] | None = field(default=None, repr=False)
     known_sources: list[dict[str, Any]] | None = None
     expected_sources: list[dict[str, Any]] | None = None
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr as short_repr
 from typing import Any, Self
 
 from o41td.checked_document import count_in, expect_keys, is_count, list_in, text_in
@@ -70,11 +71,15 @@ class SourceRecord:
             "versions": tuple(list_in(document, "versions")),
         }
         if len({len(values) for values in record.values()}) != 1:
-            raise CheckpointError(f"source {document['name']!r} of the checkpoint has lists of different lengths")
+            raise CheckpointError(
+                f"source {short_repr(document['name'])} of the checkpoint has lists of different lengths"
+            )
         counts = (*record["rows"], *(size for size in record["size_bytes"] if size is not None))
         texts = (*list_in(document, "uris"), *(version for version in record["versions"] if version is not None))
         if not (all(map(is_count, counts)) and all(isinstance(text, str) for text in texts)):
-            raise CheckpointError(f"source {document['name']!r} of the checkpoint has values of the wrong kind")
+            raise CheckpointError(
+                f"source {short_repr(document['name'])} of the checkpoint has values of the wrong kind"
+            )
         return cls(
             name=text_in(document, "name"),
             stage=count_in(document, "stage"),

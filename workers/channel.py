@@ -6,6 +6,9 @@ messages carry one is part of their type, so the receiver pairs them by counting
 Two ways of use, never both on one channel: blocking `send`/`receive` (workers, the consumer), and `queue`/`flush`/
 `receive_available` on a non-blocking socket inside a selector loop (the coordinator, which must never wait for one
 peer).
+
+What is no frame, or no message, ends the conversation for good: a peer that has lost its place in the stream cannot be
+trusted to find it again. A frame takes memory as its bytes arrive, not when its length is announced.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Iterator
 
 from o41td.workers.messages import Message, decode_message, encode_message
 
-__all__ = ["Channel", "ChannelClosed", "channel_pair"]
+__all__ = ["Channel", "ChannelClosed", "channel_pair", "peer_uid"]
 
 _LENGTH = struct.Struct("<I")
 _MAX_FRAME_BYTES = 1 << 30
@@ -39,9 +42,23 @@ class Channel:
     Called by: one receiving thread; `send` may be called from several threads.
     """
 
-    def __init__(self, connection: socket.socket, *, blocking: bool) -> None:
-        """Takes over `connection`; closing the channel closes it."""
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        blocking: bool,
+        max_frame_bytes: int = _MAX_FRAME_BYTES,
+        takes_descriptors: bool = True,
+    ) -> None:
+        """Takes over `connection`; closing the channel closes it.
+
+        `max_frame_bytes` is the largest payload that is taken from the peer. Where not `takes_descriptors`, the kernel
+        closes what the peer sends, so it cannot fill our table.
+        """
         self._socket = connection
+        self._max_frame_bytes = max_frame_bytes
+        self._takes_descriptors = takes_descriptors
+        self._broken: str | None = None  # what the peer sent that was no message
         self._socket.setblocking(blocking)
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
@@ -164,29 +181,37 @@ class Channel:
         return self._descriptors.popleft()
 
     def _receive_some(self) -> None:
+        if self._broken is not None:
+            raise ChannelClosed(self._broken)
         try:
-            data, ancillary, _flags, _address = self._socket.recvmsg(
-                _RECEIVE_BYTES, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
-            )
+            data = self._receive_with_descriptors() if self._takes_descriptors else self._socket.recv(_RECEIVE_BYTES)
         except BlockingIOError:
             raise
         except OSError as error:
             raise ChannelClosed(str(error)) from error
+        if not data:
+            raise ChannelClosed("the other end closed the connection")
+        self._received += data
+
+    def _receive_with_descriptors(self) -> bytes:
+        data, ancillary, _flags, _address = self._socket.recvmsg(
+            _RECEIVE_BYTES, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
+        )
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers = array("i")
                 numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
                 self._descriptors.extend(numbers)
-        if not data:
-            raise ChannelClosed("the other end closed the connection")
-        self._received += data
+        if len(self._descriptors) > _MAX_DESCRIPTORS:
+            raise self._break_off("more descriptors came than messages that carry one")
+        return data
 
     def _parsed(self, limit: int = -1) -> Iterator[Message]:
         """Yields complete frames and keeps the rest; a frame leaves the buffer before it is yielded."""
         while limit != 0 and len(self._received) >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._received)
-            if size > _MAX_FRAME_BYTES:
-                raise ChannelClosed(f"a frame of {size} bytes announced: not our protocol")
+            if size > self._max_frame_bytes:
+                raise self._break_off(f"a frame of {size} bytes was announced: not our protocol")
             end = _LENGTH.size + size
             if len(self._received) < end:
                 return
@@ -195,17 +220,27 @@ class Channel:
             try:
                 message = decode_message(payload)
             except ValueError as error:
-                raise ChannelClosed(str(error)) from error
+                raise self._break_off(str(error)) from None
             limit -= 1
             yield message
+
+    def _break_off(self, reason: str) -> ChannelClosed:
+        """Believes nothing more of what the peer sends or has sent; returns the error to raise."""
+        self._broken = reason
+        self._received.clear()
+        self._close_descriptors()
+        return ChannelClosed(reason)
+
+    def _close_descriptors(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
 
     def close(self) -> None:
         """Closes the socket and every descriptor not taken; idempotent."""
         if not self._closed:
             self._closed = True
             self._socket.close()
-            while self._descriptors:
-                os.close(self._descriptors.popleft())
+            self._close_descriptors()
 
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:
@@ -214,6 +249,13 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     return ours, theirs
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Returns the user at the other end of a connected unix socket, as the kernel knows it."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _pid, uid, _gid = struct.unpack("3i", credentials)
+    return int(uid)
 
 
 def _frame_of(message: Message) -> bytes:

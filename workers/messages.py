@@ -3,9 +3,12 @@
 A record is encoded as ``[tag, *fields in order]``. The tag is the class's place in `MESSAGE_TYPES`, so both ends must
 be of one version: a loader starts its own processes from its own package, which makes that true by construction.
 
+What is decoded is what its annotations say, or it is refused; nothing is built from a payload that is not whole. So a
+peer can at worst make us hang up on it.
+
 Named tuples, since all three kinds of process import these at their start, and two dozen frozen dataclasses take 30 ms
 to make. Half-open ranges throughout. Arrays travel as ``bytes`` of little-endian numbers, whose dtype the field's
-comment states.
+comment states. `storage` may hold credentials: a message with them does not show them.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import msgpack
+
+from o41td.workers.message_check import refuse_wrong_types
 
 __all__ = [
     "MESSAGE_TYPES",
@@ -46,6 +51,13 @@ __all__ = [
 ]
 
 
+def _shown_without_storage(message: Any) -> str:
+    """What `repr` shows of a message that may hold credentials."""
+    fields = zip(message._fields, message, strict=True)
+    shown = [f"{name}={'...' if name == 'storage' and value is not None else repr(value)}" for name, value in fields]
+    return f"{type(message).__name__}({', '.join(shown)})"
+
+
 # ---- worker -> coordinator, coordinator -> worker ------------------------------------------------------------------
 
 
@@ -63,6 +75,9 @@ class ReadFooter(NamedTuple):
     uri: str
     fields: list[dict[str, Any]]  # FieldPlan records
     storage: dict[str, Any] | None
+
+    def __repr__(self) -> str:
+        return _shown_without_storage(self)
 
 
 class FooterRead(NamedTuple):
@@ -92,6 +107,9 @@ class AttachArena(NamedTuple):
     source_names: list[str]
     max_row_group_bytes: int
     storage: dict[str, Any] | None
+
+    def __repr__(self) -> str:
+        return _shown_without_storage(self)
 
 
 class DecodeBlock(NamedTuple):
@@ -164,6 +182,9 @@ class OpenLoader(NamedTuple):
     expected_sources: list[dict[str, Any]] | None
     plan_only: bool
     name: str
+
+    def __repr__(self) -> str:
+        return _shown_without_storage(self)
 
 
 class ServeFrom(NamedTuple):
@@ -331,6 +352,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     LoaderNotice,
     StatsReply,
 )
+_INT64_BYTES = 8
 _UNICODE = "surrogateescape"  # file names are bytes, and need not be text
 _TAGS = {message_type: tag for tag, message_type in enumerate(MESSAGE_TYPES)}
 _WITH_DESCRIPTOR = (AttachArena, LoaderOpened)
@@ -350,14 +372,57 @@ def decode_message(payload: bytes | memoryview) -> Message:
     """Returns the record in a frame's payload.
 
     Raises:
-        ValueError: The payload is no record of this version.
+        ValueError: The payload is no record of this version; the message repeats nothing of it.
     """
-    try:
-        tag, *values = msgpack.unpackb(payload, strict_map_key=False, unicode_errors=_UNICODE)
-        kind = MESSAGE_TYPES[tag]
-    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
-        raise ValueError(f"not a message of this version: {error}") from error
+    tag, values = _unpacked(payload)
+    kind = MESSAGE_TYPES[tag]
     if len(values) != len(kind._fields):
         raise ValueError(f"{kind.__name__} has {len(kind._fields)} fields, the frame has {len(values)}")
     message: Message = kind(*values)
+    refuse_wrong_types(message)
+    _refuse_torn_columns(message)
     return message
+
+
+def _unpacked(payload: bytes | memoryview) -> tuple[int, list[Any]]:
+    """Returns a payload's tag and values."""
+    try:
+        _refuse_what_is_not_whole(payload)
+        content = msgpack.unpackb(payload, unicode_errors=_UNICODE, ext_hook=_refuse_extension)
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise ValueError(f"not a message: {type(error).__name__}") from None
+    tag = content[0] if isinstance(content, list) and content else None
+    if type(tag) is not int or not 0 <= tag < len(MESSAGE_TYPES):
+        raise ValueError("not a message of this version: it has no tag that is known")
+    return tag, content[1:]
+
+
+def _refuse_what_is_not_whole(payload: bytes | memoryview) -> None:
+    """Walks a payload without building anything.
+
+    A list is given its memory when its length is read. A few bytes could so ask for gigabytes, list within list, before
+    it comes out that the elements are missing. Behind this walk, memory is in proportion to the payload.
+    """
+    walker = msgpack.Unpacker(max_buffer_size=max(1, len(payload)))
+    walker.feed(payload)
+    walker.skip()
+    if walker.tell() != len(payload):
+        raise msgpack.ExtraData(None, b"")
+
+
+def _refuse_extension(_code: int, _data: bytes) -> None:
+    raise ValueError("messages hold no extension types")
+
+
+def _refuse_torn_columns(message: Message) -> None:
+    """Refuses parallel columns of different lengths: rows would go to the wrong batch."""
+    match message:
+        case BatchesReady(numbers=numbers, num_rows=num_rows, digests=digests, releases=releases, rows=rows):
+            is_whole = len(numbers) == len(num_rows) == len(digests) == len(releases)
+            is_whole = is_whole and min(num_rows, default=0) >= 0 and len(rows) == sum(num_rows) * _INT64_BYTES
+        case FooterRead(rows=rows, decoded_bytes=decoded, compressed_bytes=compressed):
+            is_whole = len(rows) == len(decoded) == len(compressed) and len(rows) % _INT64_BYTES == 0
+        case _:
+            return
+    if not is_whole:
+        raise ValueError(f"{type(message).__name__} has columns of different lengths")

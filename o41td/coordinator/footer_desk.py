@@ -36,6 +36,10 @@ class FooterDesk:
         self._told_slow.add(given[0].task_id)
         return given[0]
 
+    def awaits(self, worker: int, task_id: int) -> bool:
+        """Whether a worker has this footer to read."""
+        return worker in self._given and self._given[worker][0].task_id == task_id
+
     def next_for(self, worker: int) -> ReadFooter | None:
         """Returns what an idle worker shall read, None if nothing is open."""
         if not self._open or worker in self._given:

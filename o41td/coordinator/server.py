@@ -180,6 +180,8 @@ class LoaderServer:
         )
         self._loop.send(self._owner, opened, self._segment.fd)
         self._status_port = StatusPort(self._loop.selector, self._request.name, self._figures_record)
+        if not self._status_port.is_open:
+            self._tell_owner(LoaderNotice("`o41td status` cannot show this loader: no runtime folder is ours alone"))
 
     def _read_index(self, job: StreamJob) -> list[SourceIndex]:
         assert self._request is not None
@@ -287,15 +289,18 @@ class LoaderServer:
         )
 
     def _take_from_worker(self, worker: PooledWorker, message: Message) -> None:
+        if not self._was_asked(worker, message):
+            self._crew.kill(worker.number, f"it sent {type(message).__name__}, for which it was not asked")
+            return
         match message:
             case WorkerReady():
                 self._give_footers()
                 if self._state is not None:
                     self._handle(WorkerBecameReady(worker.number))
             case FooterRead() | FooterFailed():
+                assert self._desk is not None
                 self._crew.expect(worker.number, None)
-                if self._desk is not None:
-                    self._desk.take(worker.number, message)
+                self._desk.take(worker.number, message)
                 self._give_footers()
             case BlockDecoded():
                 assert self._table is not None
@@ -308,7 +313,25 @@ class LoaderServer:
             case BlockFailed():
                 self._handle(BlockWasRefused(worker.number, message.block_id, message.error))
             case _:
-                self._crew.kill(worker.number, f"it sent a {type(message).__name__}, which no worker sends")
+                raise AssertionError(f"{type(message).__name__} is nothing that a worker is asked for")
+
+    def _was_asked(self, worker: PooledWorker, message: Message) -> bool:
+        """Whether a message answers what the worker does; a damaged one might send anything."""
+        match message:
+            case WorkerReady():
+                return True
+            case FooterRead() | FooterFailed():
+                return self._desk is not None and self._desk.awaits(worker.number, message.task_id)
+            case BlockDecoded() | BlockFailed() | PieceBegun():
+                if self._state is None or self._table is None:
+                    return False
+                queue = self._state.workers[worker.number].queue
+                if not queue or queue[0] != message.block_id:
+                    return False
+                num_pieces = len(self._table[message.block_id].planned.pieces)
+                return not isinstance(message, PieceBegun) or 0 <= message.piece < num_pieces
+            case _:
+                return False
 
     def _lose_worker(self, worker: PooledWorker, cause: str, exit_code: int) -> None:
         if self._desk is not None:

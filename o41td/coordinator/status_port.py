@@ -1,22 +1,26 @@
-"""The status port: a listening socket in the runtime folder at which this user's `status` asks for figures."""
+"""The status port: a listening socket in the runtime folder at which this user's `status` asks for figures.
+
+The one socket of a loader that another process can reach. Whoever asks is this user, by the folder's mode and by the
+kernel's word; takes no memory, descriptors or time beyond the figures asked for; and is hung up on for anything else.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import socket
-import struct
 from collections.abc import Callable
 from typing import Any
 
 from o41td.runtime_folder import LoaderEntry, publish_loader, withdraw_loader
-from o41td.workers.channel import Channel, ChannelClosed
+from o41td.workers.channel import Channel, ChannelClosed, peer_uid
 from o41td.workers.messages import StatsReply, StatsRequest
 
 __all__ = ["StatusPort"]
 
 _MAX_CLIENTS = 8
+_MAX_QUESTION_BYTES = 64
+_MAX_QUESTIONS_AT_ONCE = 4
 
 
 class StatusPort:
@@ -34,6 +38,11 @@ class StatusPort:
             self._entry, self._listener = published
             selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether `status` can find this loader."""
+        return self._listener is not None
+
     def close(self) -> None:
         """Withdraws the entry and hangs up; idempotent."""
         if self._entry is not None:
@@ -46,21 +55,27 @@ class StatusPort:
 
     def _accept(self, _fd: int, _mask: int) -> None:
         assert self._listener is not None
-        with contextlib.suppress(OSError):
+        try:
             connection, _address = self._listener.accept()
-            if _peer_uid(connection) != os.getuid() or len(self._clients) >= _MAX_CLIENTS:
-                connection.close()
-                return
-            client = Channel(connection, blocking=False)
-            self._clients[client.fileno()] = client
-            self._selector.register(client.fileno(), selectors.EVENT_READ, self._hear)
+        except OSError:
+            return  # it has gone again, or there is no descriptor left
+        if peer_uid(connection) != os.getuid():
+            connection.close()
+            return
+        if len(self._clients) >= _MAX_CLIENTS:
+            self._hang_up(next(iter(self._clients)))  # the oldest: silent ones do not keep out those that ask
+        client = Channel(connection, blocking=False, max_frame_bytes=_MAX_QUESTION_BYTES, takes_descriptors=False)
+        self._clients[client.fileno()] = client
+        self._selector.register(client.fileno(), selectors.EVENT_READ, self._hear)
 
     def _hear(self, fd: int, _mask: int) -> None:
         client = self._clients[fd]
         is_gone = False
+        num_asked = 0
         try:
             for message in client.receive_available():
-                if not isinstance(message, StatsRequest):
+                num_asked += 1
+                if not isinstance(message, StatsRequest) or num_asked > _MAX_QUESTIONS_AT_ONCE:
                     is_gone = True
                     break
                 client.queue(StatsReply(message.request_id, self._figures()))
@@ -69,12 +84,8 @@ class StatusPort:
             is_gone = True
         # An answer fits into the socket's buffer; a client that does not read is no reason to wait.
         if is_gone or client.wants_write:
-            self._selector.unregister(fd)
-            del self._clients[fd]
-            client.close()
+            self._hang_up(fd)
 
-
-def _peer_uid(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _pid, uid, _gid = struct.unpack("3i", credentials)
-    return int(uid)
+    def _hang_up(self, fd: int) -> None:
+        self._selector.unregister(fd)
+        self._clients.pop(fd).close()

@@ -173,6 +173,9 @@ class WorkerCrew:
     def _take_available(self, worker: PooledWorker) -> None:
         for message in worker.channel.receive_available():
             if isinstance(message, WorkerReady):
+                if worker.ready:
+                    self.kill(worker.number, "it said twice that it is ready")
+                    return
                 worker.ready = True
                 self.expect(worker.number, None)
                 self._failures.note_ready(worker.number)

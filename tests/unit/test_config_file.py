@@ -124,3 +124,21 @@ def test_a_missing_file_is_named(tmp_path):
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(ConfigError, match="this is a folder"):
         BatchStreamConfig.load(tmp_path / "folder.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", '{"seed": ' + "[" * 100_000),
+        ("c.json", '{"seed": ' + "[" * 200 + "]" * 200 + "}"),
+        ("c.toml", "seed = " + "[" * 5000 + "]" * 5000),
+        ("c.yaml", "seed: " + "[" * 5000 + "]" * 5000),
+        ("c.yaml", "a: &a [*a]"),
+    ],
+    ids=["json, endless", "json", "toml", "yaml", "yaml, inside itself"],
+)
+def test_deep_nesting_is_refused(tmp_path, name, text):
+    """A file that no parser survives, or that nothing behind it would, is one error that names it."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=rf"deep.*{name}"):
+        BatchStreamConfig.load(tmp_path / name)

@@ -39,10 +39,12 @@ def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
         json.dumps({"name": "dead", "pid": 2**22 + 1, "start_time": 1}),
         json.dumps({"name": "another process with this pid", "pid": os.getpid(), "start_time": 1}),
         json.dumps({"name": "no pid"}),
+        json.dumps({"name": "no number", "pid": float("inf"), "start_time": 1}),
         "torn {",
+        "[" * 100_000,
         "",
     ],
-    ids=["dead", "pid used again", "no pid", "torn", "empty"],
+    ids=["dead", "pid used again", "no pid", "no number", "torn", "deep", "empty"],
 )
 def test_stale_entries_are_removed_not_shown(folder: Path, content: str) -> None:
     """A pid that is gone, or was given to another process since, and anything unreadable, is no loader."""
@@ -70,6 +72,36 @@ def test_a_folder_that_others_can_enter_is_not_used(tmp_path: Path, monkeypatch:
     assert runtime_folder.runtime_folder(create=True) == tmp_path / "tmp" / f"o41td-{os.getuid()}"
     (tmp_path / "tmp" / f"o41td-{os.getuid()}").chmod(0o777)
     assert runtime_folder.runtime_folder(create=True) is None
+
+
+@pytest.mark.parametrize("spoil", ["a link", "a file", "another's", "a parent open to all"])
+def test_what_only_looks_like_our_folder_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    """A link to a folder, a file, another user's folder, and one that others could rename away are each refused."""
+    parent = tmp_path / "tmp"
+    parent.mkdir(mode=0o755)
+    monkeypatch.setattr(runtime_folder, "Path", lambda text: tmp_path / text.strip("/"))
+    folder = parent / f"o41td-{os.getuid()}"
+    assert runtime_folder.runtime_folder(create=True) == folder
+    if spoil == "a link":
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif spoil == "a file":
+        folder.rmdir()
+        folder.touch(mode=0o600)
+    elif spoil == "another's":
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(folder, 65534, 65534)
+    else:
+        parent.chmod(0o777)
+    assert runtime_folder.runtime_folder(create=True) is None
+    assert publish_loader("one") is None
+    assert listed_loaders() == []
+    if spoil == "a parent open to all":
+        parent.chmod(0o1777)  # sticky, as /tmp is: only its owner can rename what is in it
+        assert runtime_folder.runtime_folder(create=True) == folder
 
 
 def test_no_start_time_of_the_dead() -> None:
