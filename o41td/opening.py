@@ -81,7 +81,7 @@ def resume_batch_stream(
     refuse_order_version(checkpoint)
     config = BatchStreamConfig.from_document(checkpoint.config)
     _check_config(config, engine)
-    files = {(source.stage, source.source): source.uris for source in checkpoint.sources}
+    resolved = {(source.stage, source.source): source for source in checkpoint.sources}
     expected = [
         {
             "stage": source.stage,
@@ -92,7 +92,7 @@ def resume_batch_stream(
         }
         for source in checkpoint.sources
     ]
-    job = job_of(config, lanes=config.lanes or checkpoint.world_size, files=files)
+    job = job_of(config, lanes=config.lanes or checkpoint.world_size, resolved=resolved)
     start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
     request = replace(_request_of(job, rank, world_size, storage), expected_sources=expected)
     return _open(config, request, start, progress)

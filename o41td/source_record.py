@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from o41td.checked_document import count_in, expect_keys, is_count, list_in, text_in
+from o41td.encodings import ENCODINGS, PARQUET
 from o41td.errors import CheckpointError
 
 __all__ = ["SourceRecord"]
@@ -22,6 +23,7 @@ class SourceRecord:
         rows: [shards] row counts.
         size_bytes: [shards] sizes, None where unknown.
         versions: [shards] content versions, None where unknown.
+        encoding: The shards' encoding.
     """
 
     name: str
@@ -31,6 +33,7 @@ class SourceRecord:
     rows: tuple[int, ...]
     size_bytes: tuple[int | None, ...]
     versions: tuple[str | None, ...]
+    encoding: str = PARQUET
 
     def __post_init__(self) -> None:
         lengths = {len(self.uris), len(self.rows), len(self.size_bytes), len(self.versions)}
@@ -45,6 +48,7 @@ class SourceRecord:
             "name": self.name,
             "stage": self.stage,
             "source": self.source,
+            "encoding": self.encoding,
             "prefix": prefix,
             "suffix": suffix,
             "uris": [rest[: len(rest) - len(suffix)] for rest in rests],
@@ -60,7 +64,7 @@ class SourceRecord:
         Raises:
             CheckpointError: It is no such document.
         """
-        keys = ("name", "stage", "source", "prefix", "suffix", "uris", "rows", "size_bytes", "versions")
+        keys = ("name", "stage", "source", "encoding", "prefix", "suffix", "uris", "rows", "size_bytes", "versions")
         expect_keys(document, keys, "sources[]")
         prefix, suffix = text_in(document, "prefix"), text_in(document, "suffix")
         record = {
@@ -69,6 +73,8 @@ class SourceRecord:
             "size_bytes": tuple(list_in(document, "size_bytes")),
             "versions": tuple(list_in(document, "versions")),
         }
+        if document["encoding"] not in ENCODINGS:
+            raise CheckpointError(f"source {document['name']!r} of the checkpoint has an encoding that is not known")
         if len({len(values) for values in record.values()}) != 1:
             raise CheckpointError(f"source {document['name']!r} of the checkpoint has lists of different lengths")
         counts = (*record["rows"], *(size for size in record["size_bytes"] if size is not None))
@@ -79,6 +85,7 @@ class SourceRecord:
             name=text_in(document, "name"),
             stage=count_in(document, "stage"),
             source=count_in(document, "source"),
+            encoding=text_in(document, "encoding"),
             **record,
         )
 

@@ -57,6 +57,7 @@ from o41td.workers.messages import (
     BatchesReady,
     BlockDecoded,
     BlockFailed,
+    CountGoesOn,
     DecodeBlock,
     FooterFailed,
     FooterRead,
@@ -301,6 +302,7 @@ class LoaderServer:
             layout=self._size.layout.to_record(),
             sources=[[field.to_record() for field in job.fields] for job in jobs],
             source_names=[job.name for job in jobs],
+            encodings=[source.encoding for source in self._sources],
             max_row_group_bytes=self._job.max_row_group_bytes,
             storage=self._request.storage if self._request else None,
         )
@@ -335,6 +337,8 @@ class LoaderServer:
                 if self._desk is not None:
                     self._desk.take(worker.number, message)
                 self._give_footers()
+            case CountGoesOn():
+                worker.started_s = time.monotonic()
             case BlockDecoded():
                 assert self._table is not None
                 key = self._table[message.block_id].key
@@ -443,6 +447,7 @@ class LoaderServer:
                     shard.uri,
                     shard.size_bytes,
                     shard.mtime_ns,
+                    shard.rows,
                     int(index.unit_row_group[unit]),
                     int(index.unit_rows[unit]),
                     int(index.unit_decoded_bytes[unit]),
