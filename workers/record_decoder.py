@@ -250,7 +250,11 @@ def _values_getter(source: str, getters: Mapping[str, Callable[[Any], Any]]) -> 
     def values_of(rows: list[Any]) -> list[Any]:
         values: list[Any] = []
         for row in rows:
-            found = _below({name: getters[name](row) for name in _prefixes_of(source)}, source)
+            exact = getters[source](row)
+            if exact is not None:
+                values.append(exact)
+                continue
+            found = _below({name: getters[name](row) for name in _prefixes_of(source)[1:]}, source)
             if len(found) > 1:
                 raise _Ambiguous(len(values), values)
             values.append(found[0] if found else None)
@@ -260,10 +264,8 @@ def _values_getter(source: str, getters: Mapping[str, Callable[[Any], Any]]) -> 
 
 
 def _below(members: Mapping[str, Any], path: str) -> list[Any]:
-    """All values that a path may mean: the member of that name alone, or what lies below shorter names."""
-    if members.get(path) is not None:
-        return [members[path]]
-    found = []
+    """All values that a path may mean: the member of that name, and what lies below shorter names."""
+    found = [members[path]] if members.get(path) is not None else []
     for name in _prefixes_of(path)[1:]:
         inner = members.get(name)
         if isinstance(inner, dict):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import gzip
 import io
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import zstandard
 from isal import igzip, igzip_lib
@@ -36,25 +37,58 @@ class UnreadableRecord(Exception):
         self.why = why
 
 
-class RecordFeed(Protocol):
-    """The records of one shard, forwards.
+class RecordFeed(ABC):
+    """The records of one shard, forwards; those before one that cannot be read are given out first.
 
     Attributes:
         position: The number of the next record.
         text_bytes: Bytes of the records so far, decompressed.
     """
 
-    position: int
-    text_bytes: int
+    def __init__(self) -> None:
+        self.position = 0
+        self.text_bytes = 0
+        self._failure: UnreadableRecord | None = None
 
     def take(self, count: int, max_bytes: int) -> list[bytes]:
-        """Returns the next records: at most `count`, none behind those that come to `max_bytes`; none at the end."""
+        """Returns the next records: at most `count`, and no more once they come to `max_bytes`; none at the end.
 
+        Raises:
+            UnreadableRecord: The next one cannot be read, nor any behind it.
+        """
+        taken: list[bytes] = []
+        num_bytes = 0
+        while len(taken) < count and num_bytes < max_bytes:
+            try:
+                if self._failure is not None:
+                    raise self._failure
+                records = self._read(count - len(taken))
+            except UnreadableRecord as failure:
+                self._failure = failure
+                if taken:
+                    break
+                raise
+            if not records:
+                break
+            taken += records
+            num_bytes += sum(map(len, records))
+        return taken
+
+    @abstractmethod
     def skip(self, count: int) -> int:
-        """Passes over records; returns how many there were."""
+        """Passes over records; returns how many there were.
 
+        Raises:
+            UnreadableRecord: One of them cannot be read.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Closes the file."""
+
+    @abstractmethod
+    def _read(self, count: int) -> list[bytes]:
+        """The next records, at least one but at the end, and at most `count`."""
 
 
 def open_feed(file: Any, encoding: str, *, max_record_bytes: int) -> RecordFeed:
@@ -70,15 +104,14 @@ def open_feed(file: Any, encoding: str, *, max_record_bytes: int) -> RecordFeed:
     return ZstdFrames(file, max_record_bytes=max_record_bytes)
 
 
-class GzipLines:
+class GzipLines(RecordFeed):
     """Lines of gzip text: of one member or several, ended by LF or CRLF, the last one by nothing if it likes.
 
     Lines of white space are no records; a byte order mark is none of the first one's.
     """
 
     def __init__(self, file: Any, *, max_record_bytes: int) -> None:
-        self.position = 0
-        self.text_bytes = 0
+        super().__init__()
         self._file = file
         self._text: Any = igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
         self._max_record_bytes = max_record_bytes
@@ -89,19 +122,15 @@ class GzipLines:
         self._is_first = True
         self._is_over = False
 
-    def take(self, count: int, max_bytes: int) -> list[bytes]:
-        """Returns the next records, as `RecordFeed` says."""
-        taken: list[bytes] = []
-        num_bytes = 0
-        while len(taken) < count and num_bytes < max_bytes and self._fill():
-            lines = self._lines[self._next : self._next + count - len(taken)]
-            taken += lines
-            num_bytes += sum(map(len, lines))
-            self._pass(len(lines))
-        return taken
+    def _read(self, count: int) -> list[bytes]:
+        if not self._fill():
+            return []
+        lines = self._lines[self._next : self._next + count]
+        self._pass(len(lines))
+        return lines
 
     def skip(self, count: int) -> int:
-        """Passes over records; returns how many there were."""
+        """Passes over records, as `RecordFeed` says."""
         left = count
         while left and self._fill():
             passed = min(left, len(self._lines) - self._next)
@@ -151,12 +180,11 @@ class GzipLines:
         return [line for line in lines if line and not line.isspace()]
 
 
-class ZstdFrames:
+class ZstdFrames(RecordFeed):
     """Zstandard frames, each behind its length in eight big-endian bytes."""
 
     def __init__(self, file: Any, *, max_record_bytes: int) -> None:
-        self.position = 0
-        self.text_bytes = 0
+        super().__init__()
         self._file = file
         self._size = file.seek(0, io.SEEK_END)
         file.seek(0)
@@ -164,22 +192,16 @@ class ZstdFrames:
         self._max_record_bytes = max_record_bytes
         self._decompressor = zstandard.ZstdDecompressor()
 
-    def take(self, count: int, max_bytes: int) -> list[bytes]:
-        """Returns the next records, as `RecordFeed` says."""
-        taken: list[bytes] = []
-        num_bytes = 0
-        while len(taken) < count and num_bytes < max_bytes:
-            length = self._next_length()
-            if length is None:
-                break
-            record = self._decompressed(self._file.read(length))
-            taken.append(record)
-            num_bytes += len(record)
-            self._pass(length, len(record))
-        return taken
+    def _read(self, count: int) -> list[bytes]:  # noqa: ARG002 - one is at most as many
+        length = self._next_length()
+        if length is None:
+            return []
+        record = self._decompressed(self._file.read(length))
+        self._pass(length, len(record))
+        return [record]
 
     def skip(self, count: int) -> int:
-        """Passes over records; returns how many there were."""
+        """Passes over records, as `RecordFeed` says."""
         for passed in range(count):
             length = self._next_length()
             if length is None:

@@ -79,7 +79,7 @@ def _lists_of(values: list[Any], field: FieldPlan, *, axis: int) -> tuple[Any, M
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
     items = list(chain.from_iterable(values))
     first = next((item for item in items if item is not None), None)
-    if axis + 1 < len(field.shape) and isinstance(first, list):
+    if axis + 1 < len(field.shape) and isinstance(first, list | None):  # nothing but nulls: null lists, not null items
         inner, below = _lists_of(items, field, axis=axis + 1)
     else:
         inner, below = _leaf_of(items, field)
@@ -98,7 +98,7 @@ def _leaf_of(values: list[Any], field: FieldPlan) -> tuple[Any, Misfit | None]:
         numbers = np.frombuffer(array("d", values), np.float64)
     except (TypeError, OverflowError):
         return _judged(values, field)
-    large = np.flatnonzero(np.abs(numbers) > _EXACT[field.dtype])
+    large = np.flatnonzero(np.abs(numbers) >= _EXACT[field.dtype])
     if len(large) and any(isinstance(values[place], int) for place in large.tolist()):
         return _judged(values, field)
     return pa.array(numbers), None
