@@ -50,6 +50,7 @@ class CheckpointMaker:
                 rows=tuple(shard.rows for shard in source.shards),
                 size_bytes=tuple(shard.size_bytes for shard in source.shards),
                 versions=tuple(shard.version for shard in source.shards),
+                encoding=source.encoding,
             )
             for stage in self._lookup.sources
             for source in stage

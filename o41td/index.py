@@ -1,7 +1,7 @@
 """The index: where every row of every source lies, as arrays over units. Row counts only, never a row.
 
-A unit is a Parquet row group. Order is arithmetic over `unit_rows`; the other arrays say where a unit's bytes are and
-what decoding it costs. 1 000 000 units take 36 MB.
+A unit is a Parquet row group, or a whole shard of records. Order is arithmetic over `unit_rows`; the other arrays say
+where a unit's bytes are and what decoding it costs. 1 000 000 units take 36 MB.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from o41td.encodings import PARQUET, holds_records
+
 __all__ = ["ShardEntry", "ShardUnits", "SourceIndex", "index_source"]
+
+RECORD_WORK_BYTES = 16 << 20
+"""What a worker takes to read records of any shard: the text at hand, and the Python values of some of it."""
+
+RECORD_FETCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,19 +29,20 @@ class ShardEntry:
     """One shard as it was when the stream was first opened.
 
     `version` is derived from its content (local files) or its etag; `mtime_ns` is only a hint that nothing happened
-    since the index was read, and is no part of the version.
+    since the index was read, and is no part of the version. Where a manifest states all that the order needs, nothing
+    of the shard was read and its version is None.
     """
 
     uri: str
     rows: int
     size_bytes: int
     mtime_ns: int
-    version: str
+    version: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardUnits:
-    """What a footer says of a shard: its entry; per row group rows, decoded and compressed bytes (int64 arrays)."""
+    """What is known of a shard: its entry; per unit rows, decoded and compressed bytes (int64 arrays)."""
 
     entry: ShardEntry
     rows: NDArray[np.int64]
@@ -47,13 +55,14 @@ class SourceIndex:
     """One source of one stage: its shards in the listed order, and its units in the order of their rows.
 
     Arrays have one element a unit: `unit_shard` int32, `unit_row_group` int32, `unit_rows` int64, `unit_first_row`
-    int64 (the unit's first row within its shard), `unit_decoded_bytes` and `unit_compressed_bytes` int64 (projected
-    columns only).
+    int64 (the unit's first row within its shard), `unit_decoded_bytes` and `unit_compressed_bytes` int64 (of Parquet
+    the projected columns, of records all that the shard holds).
     """
 
     stage: int
     source: int
     name: str
+    encoding: str
     shards: tuple[ShardEntry, ...]
     unit_shard: NDArray[np.int32]
     unit_row_group: NDArray[np.int32]
@@ -68,6 +77,16 @@ class SourceIndex:
         return int(self.unit_rows.sum())
 
     @cached_property
+    def work_bytes(self) -> tuple[int, int]:
+        """The most that decoding a unit takes: (decoded bytes, fetched bytes); records are read piece by piece."""
+        decoded, fetched = (
+            int(column.max(initial=0)) for column in (self.unit_decoded_bytes, self.unit_compressed_bytes)
+        )
+        if holds_records(self.encoding):
+            return min(decoded, RECORD_WORK_BYTES), min(fetched, RECORD_FETCH_BYTES)
+        return decoded, fetched
+
+    @cached_property
     def shard_first_unit(self) -> NDArray[np.int64]:
         """First unit of each shard, and one past the last unit at the end: int64 [shards + 1]."""
         return np.searchsorted(self.unit_shard, np.arange(len(self.shards) + 1)).astype(np.int64)
@@ -78,6 +97,7 @@ class SourceIndex:
             "stage": self.stage,
             "source": self.source,
             "name": self.name,
+            "encoding": self.encoding,
             "shards": [[s.uri, s.rows, s.size_bytes, s.mtime_ns, s.version] for s in self.shards],
             **{name: np.ascontiguousarray(getattr(self, name)).tobytes() for name, _dtype in _ARRAYS},
         }
@@ -89,6 +109,7 @@ class SourceIndex:
             stage=record["stage"],
             source=record["source"],
             name=record["name"],
+            encoding=record["encoding"],
             shards=tuple(
                 ShardEntry(uri=uri, rows=rows, size_bytes=size_bytes, mtime_ns=mtime_ns, version=version)
                 for uri, rows, size_bytes, mtime_ns, version in record["shards"]
@@ -107,7 +128,9 @@ _ARRAYS = (
 )
 
 
-def index_source(*, stage: int, source: int, name: str, shards: Sequence[ShardUnits]) -> SourceIndex:
+def index_source(
+    *, stage: int, source: int, name: str, shards: Sequence[ShardUnits], encoding: str = PARQUET
+) -> SourceIndex:
     """Lays the units of the shards end to end, in the listed order."""
     counts = np.array([len(shard.rows) for shard in shards], np.int64)
     unit_rows = _joined([shard.rows for shard in shards])
@@ -118,6 +141,7 @@ def index_source(*, stage: int, source: int, name: str, shards: Sequence[ShardUn
         stage=stage,
         source=source,
         name=name,
+        encoding=encoding,
         shards=tuple(shard.entry for shard in shards),
         unit_shard=np.repeat(np.arange(len(shards), dtype=np.int32), counts),
         unit_row_group=(np.arange(len(unit_rows)) - np.repeat(first_units, counts)).astype(np.int32),

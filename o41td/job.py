@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from o41td.errors import ConfigError
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
 
 if TYPE_CHECKING:
-    from o41td.config import BatchStreamConfig, FileSource, ShardFile
+    from o41td.config import BatchStreamConfig, FileSource, ManifestSource, ShardFile
+    from o41td.source_record import SourceRecord
 
-__all__ = ["SourceJob", "StageJob", "StreamJob", "job_of"]
+__all__ = ["ManifestSelection", "SourceJob", "StageJob", "StreamJob", "job_of"]
+
+
+class ManifestSelection(NamedTuple):
+    """Shards of a manifest: those of a split, or of some of its curriculum stages."""
+
+    uri: str
+    split: str
+    curriculum_stages: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceJob:
     """One source of one stage: where its shards are, and which columns they become.
 
+    Shards are `files`, or what `manifest` selects. `encoding` is None where their names tell it, or the manifest.
     `stated` holds (path, rows, size in bytes) of shards of which the config says so, None where it does not.
     """
 
@@ -29,6 +39,8 @@ class SourceJob:
     weight: float
     fields: tuple[FieldPlan, ...]
     stated: tuple[tuple[str, int | None, int | None], ...] = ()
+    encoding: str | None = None
+    manifest: ManifestSelection | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +83,8 @@ class StreamJob:
                             "weight": source.weight,
                             "fields": [field.to_record() for field in source.fields],
                             "stated": [list(shard) for shard in source.stated],
+                            "encoding": source.encoding,
+                            "manifest": source.manifest,
                         }
                         for source in stage.sources
                     ],
@@ -98,6 +112,8 @@ class StreamJob:
                             weight=source["weight"],
                             fields=tuple(FieldPlan.from_record(field) for field in source["fields"]),
                             stated=tuple((uri, rows, size) for uri, rows, size in source["stated"]),
+                            encoding=source["encoding"],
+                            manifest=_selection_of(source["manifest"]),
                         )
                         for source in stage["sources"]
                     ),
@@ -122,11 +138,11 @@ _SCALARS = (
 
 
 def job_of(
-    config: BatchStreamConfig, *, lanes: int, files: Mapping[tuple[int, int], Sequence[str]] | None = None
+    config: BatchStreamConfig, *, lanes: int, resolved: Mapping[tuple[int, int], SourceRecord] | None = None
 ) -> StreamJob:
     """Returns the job of a config.
 
-    `files` gives the resolved shards of sources by (stage, source), as a checkpoint has them.
+    `resolved` gives the shards of sources by (stage, source), as a checkpoint has them.
 
     Raises:
         ConfigError: The config asks for something that this version does not have; the key is named.
@@ -136,17 +152,13 @@ def job_of(
     for stage_index, stage in enumerate(config.stages):
         sources = []
         for source_index, source in enumerate(stage.sources):
-            source = cast("FileSource", source)
-            resolved = (files or {}).get((stage_index, source_index))
+            record = (resolved or {}).get((stage_index, source_index))
             sources.append(
                 SourceJob(
                     name=config.source_key(stage_index, source_index),
-                    files=tuple(resolved if resolved is not None else [_listed(file) for file in source.files]),
                     weight=source.weight,
                     fields=config.field_plans(stage_index, source_index),
-                    stated=tuple(
-                        (file.uri, file.rows, file.size_bytes) for file in source.files if not isinstance(file, str)
-                    ),
+                    **(_shards_of(source) if record is None else {"files": record.uris, "encoding": record.encoding}),
                 )
             )
         stages.append(
@@ -165,6 +177,23 @@ def job_of(
 _FROM_CONFIG = tuple(name for name in _SCALARS if name != "lanes")
 
 
+def _shards_of(source: FileSource | ManifestSource) -> dict[str, Any]:
+    """What a SourceJob says of a source's shards. Kinds are told apart by their keys: pydantic stays out of here."""
+    if hasattr(source, "manifest_uri"):
+        chosen = cast("ManifestSource", source)
+        stages = tuple(chosen.curriculum_stages or ())
+        return {"files": (), "manifest": ManifestSelection(chosen.manifest_uri, chosen.split, stages)}
+    return {
+        "files": tuple(map(_listed, source.files)),
+        "stated": tuple((file.uri, file.rows, file.size_bytes) for file in source.files if not isinstance(file, str)),
+        "encoding": source.encoding,
+    }
+
+
+def _selection_of(record: list[Any] | None) -> ManifestSelection | None:
+    return None if record is None else ManifestSelection(record[0], record[1], tuple(record[2]))
+
+
 def _listed(file: str | ShardFile) -> str:
     """A path as `list_files` takes it; a ShardFile's is never a glob, so its special characters are escaped."""
     if isinstance(file, str):
@@ -178,12 +207,5 @@ def _refuse_what_is_missing(config: BatchStreamConfig) -> None:
         problems.append(("on_bad_data", f"{config.on_bad_data!r} is not available in this version; use 'raise'"))
     if config.cache_dir is not None:
         problems.append(("cache_dir", "is not available in this version; leave it out"))
-    for stage_index, stage in enumerate(config.stages):
-        for source_index, source in enumerate(stage.sources):
-            where = f"stages[{stage_index}].sources[{source_index}]"
-            if hasattr(source, "manifest_uri"):
-                problems.append((f"{where}.manifest_uri", "manifests are not available in this version; use `files`"))
-            elif source.encoding not in (None, "parquet"):
-                problems.append((f"{where}.encoding", f"{source.encoding!r} is not available in this version"))
     if problems:
         raise ConfigError("this config asks for what is not there yet", problems=problems)

@@ -5,10 +5,9 @@ are
   taken literally (`%`, `#` and spaces mean themselves).
 * A path that exists is taken as it stands even if it contains `*`, `?` or `[`.
 * A folder stands for every shard below it; a glob (`**` crosses folders) for every match. Both list in sorted order and
-leave out
-  hidden names, names that begin with `_` (`_SUCCESS`, `_metadata`), empty "folder" markers, and, for folders, names
-  without a known suffix (case does not matter). A dangling link that matches is an error: somebody meant it to be
-  there.
+  leave out hidden names, names that begin with `_` (`_SUCCESS`, `_metadata`), empty "folder" markers, and, for folders,
+  names without a suffix of the source's encoding (case does not matter). A dangling link that matches is an error:
+  somebody meant it to be there.
 * Files listed twice by one source are refused: a row would come twice an epoch.
 """
 
@@ -20,11 +19,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from o41td.encodings import suffixes_of
 from o41td.errors import ConfigError, MissingShardError
 
 __all__ = ["is_local", "list_files", "local_path_of"]
-
-_SUFFIXES = (".parquet", ".pq", ".parq")
 
 
 def is_local(uri: str) -> bool:
@@ -39,15 +37,20 @@ def local_path_of(uri: str) -> str:
     return uri
 
 
-def list_files(entries: Sequence[str], *, source: str) -> list[str]:
+def list_files(entries: Sequence[str], *, source: str, encoding: str | None = None) -> list[str]:
     """Returns the local shards that `entries` name, in the listed order, each as an absolute path.
+
+    Args:
+        entries: Paths, folders and globs.
+        source: The source's name, for errors.
+        encoding: What the files of folders are to be; None takes every shard.
 
     Raises:
         MissingShardError: A named file, or any match of a glob, does not exist.
         ConfigError: Nothing matches, or a file is named twice.
     """
     try:
-        return _listed(entries, source)
+        return _listed(entries, source, suffixes_of(encoding))
     except UnicodeError as error:
         raise ConfigError(
             f"source {source!r}: a file name cannot be told in this process's locale ({error})",
@@ -55,12 +58,12 @@ def list_files(entries: Sequence[str], *, source: str) -> list[str]:
         ) from error
 
 
-def _listed(entries: Sequence[str], source: str) -> list[str]:
+def _listed(entries: Sequence[str], source: str, suffixes: tuple[str, ...]) -> list[str]:
     found: list[str] = []
     for entry in entries:
         path = os.path.abspath(local_path_of(entry))
         if os.path.isdir(path):
-            matches = _below(path)
+            matches = _below(path, suffixes)
         elif os.path.lexists(path):
             matches = [path]
         elif glob.has_magic(path):
@@ -72,7 +75,7 @@ def _listed(entries: Sequence[str], source: str) -> list[str]:
                 f"source {source!r}: {entry!r} matches no file",
                 advice=(
                     "Check the path. Hidden names and names that begin with '_' are left out, and a folder stands for "
-                    f"the files below it that end in {', '.join(_SUFFIXES)}"
+                    f"the files below it that end in {', '.join(suffixes)}"
                 ),
             )
         found.extend(matches)
@@ -83,11 +86,11 @@ def _listed(entries: Sequence[str], source: str) -> list[str]:
     return found
 
 
-def _below(folder: str) -> list[str]:
+def _below(folder: str, suffixes: tuple[str, ...]) -> list[str]:
     return sorted(
         str(path)
         for path in Path(folder).rglob("*")
-        if path.suffix.lower() in _SUFFIXES and _is_data_name(path.relative_to(folder).parts) and not path.is_dir()
+        if path.name.lower().endswith(suffixes) and _is_data_name(path.relative_to(folder).parts) and not path.is_dir()
     )
 
 

@@ -82,7 +82,7 @@ def resume_batch_stream(
     config = BatchStreamConfig.from_document(checkpoint.config)
     _check_config(config, engine)
     refuse_missing_shards(checkpoint, config)
-    files = {(source.stage, source.source): source.uris for source in checkpoint.sources}
+    resolved = {(source.stage, source.source): source for source in checkpoint.sources}
     expected = [
         {
             "stage": source.stage,
@@ -93,7 +93,7 @@ def resume_batch_stream(
         }
         for source in checkpoint.sources
     ]
-    job = job_of(config, lanes=config.lanes or checkpoint.world_size, files=files)
+    job = job_of(config, lanes=config.lanes or checkpoint.world_size, resolved=resolved)
     start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
     request = replace(_request_of(job, rank, world_size, storage), expected_sources=expected)
     return _open(config, request, start, progress)

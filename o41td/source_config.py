@@ -112,7 +112,7 @@ class ManifestSource(_SourceKeys):
     Attributes:
         manifest_uri: The manifest's path or URI.
         split: The split, such as "train".
-        curriculum_stages: The manifest's curriculum stages to take, in order; all if left out.
+        curriculum_stages: The manifest's curriculum stages to take, in order; the whole split if left out or empty.
         weight: The share in the mix, any finite number above 0; only ratios count.
         name: The name in status, errors and checkpoints.
         fields: Fields that differ for this source, by name; keys left out keep the config's.
@@ -122,7 +122,7 @@ class ManifestSource(_SourceKeys):
 
     manifest_uri: Text
     split: Name
-    curriculum_stages: Annotated[Sequence[Name], Listed, Field(min_length=1)] | None = None
+    curriculum_stages: Annotated[Sequence[Name], Listed] | None = None
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:

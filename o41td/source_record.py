@@ -6,6 +6,7 @@ from reprlib import repr as short_repr
 from typing import Any, Self
 
 from o41td.checked_document import count_in, expect_keys, is_count, list_in, text_in
+from o41td.encodings import ENCODINGS, PARQUET
 from o41td.errors import CheckpointError
 
 __all__ = ["SourceRecord"]
@@ -23,6 +24,7 @@ class SourceRecord:
         rows: [shards] row counts.
         size_bytes: [shards] sizes, None where unknown.
         versions: [shards] content versions, None where unknown.
+        encoding: The shards' encoding.
     """
 
     name: str
@@ -32,6 +34,7 @@ class SourceRecord:
     rows: tuple[int, ...]
     size_bytes: tuple[int | None, ...]
     versions: tuple[str | None, ...]
+    encoding: str = PARQUET
 
     def __post_init__(self) -> None:
         lengths = {len(self.uris), len(self.rows), len(self.size_bytes), len(self.versions)}
@@ -46,6 +49,7 @@ class SourceRecord:
             "name": self.name,
             "stage": self.stage,
             "source": self.source,
+            "encoding": self.encoding,
             "prefix": prefix,
             "suffix": suffix,
             "uris": [rest[: len(rest) - len(suffix)] for rest in rests],
@@ -61,7 +65,7 @@ class SourceRecord:
         Raises:
             CheckpointError: It is no such document.
         """
-        keys = ("name", "stage", "source", "prefix", "suffix", "uris", "rows", "size_bytes", "versions")
+        keys = ("name", "stage", "source", "encoding", "prefix", "suffix", "uris", "rows", "size_bytes", "versions")
         expect_keys(document, keys, "sources[]")
         prefix, suffix = text_in(document, "prefix"), text_in(document, "suffix")
         record = {
@@ -70,6 +74,8 @@ class SourceRecord:
             "size_bytes": tuple(list_in(document, "size_bytes")),
             "versions": tuple(list_in(document, "versions")),
         }
+        if document["encoding"] not in ENCODINGS:
+            raise CheckpointError(f"source {document['name']!r} of the checkpoint has an encoding that is not known")
         if len({len(values) for values in record.values()}) != 1:
             raise CheckpointError(
                 f"source {short_repr(document['name'])} of the checkpoint has lists of different lengths"
@@ -84,6 +90,7 @@ class SourceRecord:
             name=text_in(document, "name"),
             stage=count_in(document, "stage"),
             source=count_in(document, "source"),
+            encoding=text_in(document, "encoding"),
             **record,
         )
 

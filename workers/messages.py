@@ -26,6 +26,7 @@ __all__ = [
     "BatchesReady",
     "BlockDecoded",
     "BlockFailed",
+    "CountGoesOn",
     "DecodeBlock",
     "FooterFailed",
     "FooterRead",
@@ -68,11 +69,17 @@ class WorkerReady(NamedTuple):
 
 
 class ReadFooter(NamedTuple):
-    """Read one shard's footer and check its schema against the fields of a source."""
+    """Read one shard's footer and check its schema against the fields of a source.
+
+    A shard of records has no footer: its records are counted, unless `known_rows` spares that, and the first is looked
+    at.
+    """
 
     task_id: int
     source: str
     uri: str
+    encoding: str
+    known_rows: int | None
     fields: list[dict[str, Any]]  # FieldPlan records
     storage: dict[str, Any] | None
 
@@ -81,7 +88,7 @@ class ReadFooter(NamedTuple):
 
 
 class FooterRead(NamedTuple):
-    """A shard's row groups: rows, decoded and compressed bytes of the projected columns, each int64 little-endian."""
+    """A shard's units: rows, decoded and compressed bytes of the projected columns, each int64 little-endian."""
 
     task_id: int
     rows: bytes
@@ -90,6 +97,12 @@ class FooterRead(NamedTuple):
     size_bytes: int
     mtime_ns: int
     version: str
+
+
+class CountGoesOn(NamedTuple):
+    """A worker still counts a shard's records: large shards take longer than a stalled worker is given."""
+
+    task_id: int
 
 
 class FooterFailed(NamedTuple):
@@ -105,6 +118,7 @@ class AttachArena(NamedTuple):
     layout: dict[str, Any]
     sources: list[list[dict[str, Any]]]
     source_names: list[str]
+    encodings: list[str]
     max_row_group_bytes: int
     storage: dict[str, Any] | None
 
@@ -115,11 +129,11 @@ class AttachArena(NamedTuple):
 class DecodeBlock(NamedTuple):
     """Decode a block of `num_rows` rows into a slot.
 
-    Each piece is ``[number, uri, size_bytes, mtime_ns, row_group, group_rows, decoded_bytes, shard_row, row_start,
-    row_stop, block_row]``: rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of its shard,
-    are the block's from `block_row` on. The slot has the block's rows in their `LeavingOrder`, whose three numbers are
-    `leaving`; in the block's own order where that is None. `careful` asks for a `PieceBegun` with the piece's number
-    before each.
+    Each piece is ``[number, uri, size_bytes, mtime_ns, shard_rows, row_group, group_rows, decoded_bytes, shard_row,
+    row_start, row_stop, block_row]``: rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of
+    its shard, are the block's from `block_row` on. The slot has the block's rows in their `LeavingOrder`, whose three
+    numbers are `leaving`; in the block's own order where that is None. `careful` asks for a `PieceBegun` with the
+    piece's number before each.
     """
 
     block_id: int
@@ -304,6 +318,7 @@ Message = (
     WorkerReady
     | ReadFooter
     | FooterRead
+    | CountGoesOn
     | FooterFailed
     | AttachArena
     | DecodeBlock
@@ -331,6 +346,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     WorkerReady,
     ReadFooter,
     FooterRead,
+    CountGoesOn,
     FooterFailed,
     AttachArena,
     DecodeBlock,

@@ -16,10 +16,11 @@ import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from o41td.encodings import PARQUET, holds_records
 from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
 from o41td.projection import ProjectionPlan, plan_projection
@@ -27,6 +28,9 @@ from o41td.workers.footer import check_leaves
 from o41td.workers.project import Projector
 from o41td.workers.row_group_stream import RowGroupStream
 from o41td.workers.shard_file import ShardIdentity, identity_of, open_shard_file, raise_failure
+
+if TYPE_CHECKING:
+    from o41td.workers.record_reader import RecordReader
 
 __all__ = ["HeldGroups", "ReaderPool", "ShardFacts", "ShardReader"]
 
@@ -97,6 +101,7 @@ class ShardReader:
         source: The source's name, for errors.
         size_bytes: The shard's size when it was indexed; None takes it as it is now.
         mtime_ns: The shard's modification time when it was indexed.
+        num_rows: The rows that the index or a manifest says it has; other ones are refused.
         etag: The object's etag when it was indexed, where it had one.
         filesystem: An fsspec filesystem, or None for this machine's files.
         max_row_group_bytes: Row groups that take more decoded are streamed in slices.
@@ -118,6 +123,7 @@ class ShardReader:
         source: str | None = None,
         size_bytes: int | None = None,
         mtime_ns: int | None = None,
+        num_rows: int | None = None,
         etag: str | None = None,
         filesystem: Any = None,
         max_row_group_bytes: int = 64 << 20,
@@ -145,6 +151,10 @@ class ShardReader:
             self.plan = plan_projection(self._parquet.schema_arrow, fields, source=source, shard=path)
             check_leaves(self.plan, self._metadata, source=source, shard=path)
             self.projector = Projector(self.plan)
+        if num_rows is not None and self._metadata.num_rows != num_rows:
+            self._file.close()
+            why = f"the shard has {self._metadata.num_rows} rows, and its index or manifest says {num_rows}"
+            raise ChangedDataError(why, source=source, shard=path)
         self._column_indices = list(self.plan.column_indices)
 
     @property
@@ -323,7 +333,7 @@ class ReaderPool:
         self._max_open = max_open
         self._max_row_group_bytes = max_row_group_bytes
         self._held = HeldGroups(max_row_group_bytes)
-        self._readers: OrderedDict[tuple[int, str], ShardReader] = OrderedDict()
+        self._readers: OrderedDict[tuple[int, str], ShardReader | RecordReader] = OrderedDict()
         self._facts: OrderedDict[tuple[int, str], ShardFacts] = OrderedDict()
         self._facts_bytes = 0
 
@@ -333,21 +343,25 @@ class ReaderPool:
         path: str,
         fields: Sequence[FieldPlan],
         *,
+        encoding: str = PARQUET,
         source: str | None = None,
         size_bytes: int | None = None,
         mtime_ns: int | None = None,
+        num_rows: int | None = None,
         etag: str | None = None,
         filesystem: Any = None,
-    ) -> ShardReader:
+    ) -> ShardReader | RecordReader:
         """The open reader of a source's shard, opened if need be.
 
         Args:
             source_index: Tells sources with different fields apart.
             path: As for `ShardReader`, like all that follow.
             fields: The source's fields.
+            encoding: The source's encoding.
             source: The source's name.
             size_bytes: Its size when indexed.
             mtime_ns: Its modification time when indexed.
+            num_rows: Its rows when indexed; of records, they are counted as they are read.
             etag: Its etag when indexed.
             filesystem: Where it is.
         """
@@ -358,6 +372,18 @@ class ReaderPool:
             return reader
         while len(self._readers) >= self._max_open:
             self._readers.popitem(last=False)[1].close()
+        if holds_records(encoding):
+            reader = self._readers[key] = self._record_reader(
+                path,
+                fields,
+                encoding=encoding,
+                source=source,
+                size_bytes=size_bytes,
+                mtime_ns=mtime_ns,
+                etag=etag,
+                filesystem=filesystem,
+            )
+            return reader
         known = self._facts.get(key)
         reader = ShardReader(
             path,
@@ -365,6 +391,7 @@ class ReaderPool:
             source=source,
             size_bytes=size_bytes,
             mtime_ns=mtime_ns,
+            num_rows=num_rows,
             etag=etag,
             filesystem=filesystem,
             max_row_group_bytes=self._max_row_group_bytes,
@@ -375,6 +402,12 @@ class ReaderPool:
         if reader.plan is not (known.plan if known is not None else None):
             self._remember(key, reader.facts)
         return reader
+
+    def _record_reader(self, path: str, fields: Sequence[FieldPlan], **keys: Any) -> RecordReader:
+        # Imported only where there are records: it brings msgspec, isal and zstandard.
+        from o41td.workers.record_reader import RecordReader
+
+        return RecordReader(path, fields, max_row_group_bytes=self._max_row_group_bytes, **keys)
 
     def _remember(self, key: tuple[int, str], facts: ShardFacts) -> None:
         """Keeps a shard's facts; footers of wide shards are large, so the oldest make room."""

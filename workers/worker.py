@@ -14,11 +14,12 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from o41td.encodings import holds_records
 from o41td.errors import O41Error, error_to_record
 from o41td.fields import FieldPlan
 from o41td.order.leaving import LeavingOrder
@@ -30,6 +31,7 @@ from o41td.workers.messages import (
     AttachArena,
     BlockDecoded,
     BlockFailed,
+    CountGoesOn,
     DecodeBlock,
     FooterFailed,
     FooterRead,
@@ -41,9 +43,13 @@ from o41td.workers.messages import (
 )
 from o41td.workers.parquet import ReaderPool, ShardReader
 
+if TYPE_CHECKING:
+    from o41td.workers.record_reader import RecordReader
+
 __all__ = ["Worker"]
 
 _READ_AHEAD_PIECES = 4
+_TELL_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -72,6 +78,7 @@ class Worker:
         self._block_rows = 0
         self._fields: list[tuple[FieldPlan, ...]] = []
         self._source_names: list[str] = []
+        self._encodings: list[str] = []
         self._readers = ReaderPool()
 
     def run(self) -> None:
@@ -112,6 +119,8 @@ class Worker:
 
     def _footer_of(self, order: ReadFooter) -> Message:
         fields = [FieldPlan.from_record(record) for record in order.fields]
+        if holds_records(order.encoding):
+            return self._count_of(order, fields)
         try:
             footer = read_footer(None, order.uri, fields, source=order.source)
         except O41Error as error:
@@ -126,6 +135,29 @@ class Worker:
             version=footer.version,
         )
 
+    def _count_of(self, order: ReadFooter, fields: list[FieldPlan]) -> Message:
+        from o41td.workers.record_count import count_records  # it brings msgspec, isal and zstandard
+
+        told_s = time.monotonic()
+
+        def tell() -> None:
+            nonlocal told_s
+            if time.monotonic() - told_s > _TELL_EVERY_S:
+                told_s = time.monotonic()
+                self._answer(CountGoesOn(order.task_id))
+
+        try:
+            count = count_records(
+                order.uri, order.encoding, fields, known_rows=order.known_rows, source=order.source, on_progress=tell
+            )
+        except O41Error as error:
+            return FooterFailed(order.task_id, error_to_record(error))
+        rows, decoded, compressed = (
+            np.array([number] if count.num_rows else [], "<i8").tobytes()
+            for number in (count.num_rows, count.text_bytes, count.size_bytes)
+        )
+        return FooterRead(order.task_id, rows, decoded, compressed, count.size_bytes, count.mtime_ns, count.version)
+
     def _attach(self, order: AttachArena, descriptor: int) -> None:
         layout = ArenaLayout.from_record(order.layout)
         try:
@@ -136,6 +168,7 @@ class Worker:
         self._block_rows = layout.block_rows
         self._fields = [tuple(FieldPlan.from_record(record) for record in source) for source in order.sources]
         self._source_names = list(order.source_names)
+        self._encodings = list(order.encodings)
         self._readers = ReaderPool(max_row_group_bytes=order.max_row_group_bytes)
         threading.Thread(target=self._populate, args=(self._arena,), name="o41td-populate", daemon=True).start()
 
@@ -153,18 +186,20 @@ class Worker:
             if isinstance(order, DecodeBlock):
                 for piece in order.pieces[:_READ_AHEAD_PIECES]:
                     with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
-                        self._reader(order.source, piece).will_need(piece[4])
+                        self._reader(order.source, piece).will_need(piece[5])
                 return
 
-    def _reader(self, source: int, piece: list[Any]) -> ShardReader:
-        uri, size_bytes, mtime_ns = piece[1:4]
+    def _reader(self, source: int, piece: list[Any]) -> ShardReader | RecordReader:
+        uri, size_bytes, mtime_ns, num_rows = piece[1:5]
         return self._readers.reader(
             source,
             uri,
             self._fields[source],
+            encoding=self._encodings[source],
             source=self._source_names[source],
             size_bytes=size_bytes,
             mtime_ns=mtime_ns,
+            num_rows=num_rows,
         )
 
     def _decoded(self, order: DecodeBlock) -> Message:
@@ -193,7 +228,7 @@ class Worker:
     def _decode_piece(
         self, order: DecodeBlock, piece: list[Any], places: NDArray[np.int64] | None, work: _Work
     ) -> None:
-        _number, uri, _size, _mtime, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
+        _number, uri, _size, _mtime, _rows, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
         begun = time.perf_counter()
         reader = self._reader(order.source, piece)
         opened = time.perf_counter()

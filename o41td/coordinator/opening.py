@@ -1,40 +1,52 @@
 """What happens between a loader's start and its first batch: shards listed, footers read, the index checked.
 
-`IndexReading` plans and keeps the results; the server gives its tasks to workers. A footer is read in a worker, never
-here:
-asking pyarrow about an encrypted column aborts the process that asks, and a worker is the one that may die.
+`IndexReading` plans and keeps the results; the server gives its tasks to workers. Shards are opened in workers, never
+here: asking pyarrow about an encrypted column aborts the process that asks, and a worker is the one that may die.
+
+What need not be read is not: the index cache knows shards by their size, time and inode; the row count of a shard of
+records is the same for all fields, so it is cached apart from them; and where config or manifest state the rows of
+every unit, only a few shards of each source are opened, to check the schema and to learn what a row costs.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from o41td.encodings import holds_records
 from o41td.errors import ChangedDataError, ConfigError, MissingShardError, O41Error
+from o41td.fields import field_bytes
 from o41td.index import ShardEntry, ShardUnits, SourceIndex, index_source
 from o41td.index_cache import FileIdentity, IndexCache, default_cache_folder, file_identity
 from o41td.job import SourceJob, StreamJob
-from o41td.listing import is_local, list_files, local_path_of
+from o41td.source_shards import ListedShard, ManifestShelf, SourceShards
 from o41td.workers.messages import FooterRead, ReadFooter
 
 __all__ = ["IndexReading"]
 
 _MAX_ERRORS_TOLD = 5
+_NUM_SAMPLES = 4
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Wanted:
-    """One shard under one set of fields; several sources may want the same."""
+    """One shard under one set of fields; several sources may want the same.
+
+    `units` are its own, read now or cached. `stated_rows` are those of its units where nothing was read of it.
+    """
 
     path: str
     source: SourceJob
+    encoding: str
     identity: FileIdentity
     cache: IndexCache
+    counts: IndexCache
     units: ShardUnits | None = None
+    stated_rows: Any = None
+    is_task: bool = False
     error: O41Error | None = None
 
 
@@ -52,27 +64,29 @@ class IndexReading:
         self._job = job
         self._storage = storage
         self._expected = {(record["stage"], record["source"]): record for record in expected or ()}
-        self._wanted: dict[tuple[str, str], _Wanted] = {}
+        self._wanted: dict[tuple[str, str, str], _Wanted] = {}
+        self._listed: dict[tuple[int, int], SourceShards] = {}
         self._of_source: dict[tuple[int, int], list[_Wanted]] = {}
         self._caches: dict[str, IndexCache] = {}
+        shelf = ManifestShelf()
         for stage, stage_job in enumerate(job.stages):
             for number, source in enumerate(stage_job.sources):
-                self._of_source[stage, number] = self._wanted_by(source)
-        self._tasks = [wanted for wanted in self._wanted.values() if wanted.units is None]
+                listed = self._listed[stage, number] = shelf.shards_of(source)
+                self._of_source[stage, number] = self._wanted_by(source, listed, self._expected.get((stage, number)))
+        self._tasks = [wanted for wanted in self._wanted.values() if wanted.is_task]
         self.num_shards = len(self._wanted)
-
-    @property
-    def num_done(self) -> int:
-        """Shards whose footer is known (or known to be bad)."""
-        return sum(wanted.units is not None or wanted.error is not None for wanted in self._wanted.values())
+        self.num_done = self.num_shards - len(self._tasks)
 
     def tasks(self) -> Iterator[ReadFooter]:
         """Yields what workers have to read."""
         for task_id, wanted in enumerate(self._tasks):
+            rows = wanted.stated_rows if holds_records(wanted.encoding) else None
             yield ReadFooter(
                 task_id=task_id,
                 source=wanted.source.name,
                 uri=wanted.path,
+                encoding=wanted.encoding,
+                known_rows=None if rows is None else int(rows.sum()),
                 fields=[field.to_record() for field in wanted.source.fields],
                 storage=self._storage,
             )
@@ -92,12 +106,18 @@ class IndexReading:
             message.mtime_ns,
             message.version,
         ]
+        self.num_done += 1
         wanted.units = _units_of(wanted.path, value)
-        if (message.size_bytes, message.mtime_ns) == wanted.identity[:2]:
+        if (message.size_bytes, message.mtime_ns) != wanted.identity[:2]:
+            return
+        if not holds_records(wanted.encoding):
             wanted.cache.put(wanted.path, wanted.identity, value)
+        elif wanted.stated_rows is None:
+            wanted.counts.put(wanted.path, wanted.identity, value)
 
     def footer_failed(self, task_id: int, error: O41Error) -> None:
         """Takes a worker's refusal, or word of its death."""
+        self.num_done += 1
         self._tasks[task_id].error = error
 
     def finish(self) -> list[SourceIndex]:
@@ -113,45 +133,66 @@ class IndexReading:
         self._raise_errors()
         sources = []
         for (stage, number), wanted in self._of_source.items():
-            job = self._job.stages[stage].sources[number]
-            shards = [item.units for item in wanted if item.units is not None]
-            index = index_source(stage=stage, source=number, name=job.name, shards=shards)
+            job, listed = self._job.stages[stage].sources[number], self._listed[stage, number]
+            shards = _all_units(wanted, job)
+            for stated, units in zip(listed.shards, shards, strict=True):
+                stated.check(units, source=job.name, stated_by=listed.stated_by)
+            index = index_source(stage=stage, source=number, name=job.name, shards=shards, encoding=listed.encoding)
             if not index.num_rows:
                 raise ConfigError(
                     f"source {job.name!r} has no rows in its {len(shards)} shard(s)",
                     advice="Take the source out, or point it at shards that have rows",
                 )
             sources.append(index)
-        self._refuse_false_statements(sources)
         self._refuse_changes(sources)
         return sources
 
-    def _wanted_by(self, source: SourceJob) -> list[_Wanted]:
-        remote = [uri for uri in source.files if not is_local(uri)]
-        if remote:
-            raise ConfigError(
-                f"source {source.name!r}: {remote[0]} is not a local path",
-                advice="This version streams local files only; copy the shards, or mount the storage",
-            )
-        signature = repr([field.to_record() for field in source.fields])
+    def _wanted_by(self, source: SourceJob, listed: SourceShards, expected: Mapping[str, Any] | None) -> list[_Wanted]:
+        fields = [field.to_record() for field in source.fields]
+        signature = repr(fields)
+        cache = self._cache_of(signature, fields)
+        counts = self._cache_of(listed.encoding, [{"records": listed.encoding}])
+        # A checkpoint's row counts are known, too; where it has a version, that is compared.
+        resumed = {shard[0]: shard for shard in (expected or {}).get("shards", ())}
+        found = []
+        for shard in listed.shards:
+            key = (signature, listed.encoding, shard.path)
+            wanted = self._wanted.get(key)
+            if wanted is None:
+                identity = self._identity_of(shard, source)
+                wanted = _Wanted(shard.path, source, listed.encoding, identity, cache, counts)
+                self._wanted[key] = wanted
+                self._take_from_cache(wanted)
+            if wanted.units is None and wanted.stated_rows is None:
+                _uri, rows, _size, version = resumed.get(shard.path, (None, None, None, None))
+                stated = shard if rows is None else replace(shard, rows=rows)
+                wanted.stated_rows = stated.unit_rows(listed.encoding)
+                wanted.is_task |= wanted.stated_rows is None or version is not None
+            found.append(wanted)
+        unread = [wanted for wanted in found if wanted.units is None and not wanted.is_task]
+        step = max(1, -(-len(unread) // _NUM_SAMPLES))
+        for wanted in unread[::step]:
+            wanted.is_task = True
+        return found
+
+    def _take_from_cache(self, wanted: _Wanted) -> None:
+        cache = wanted.counts if holds_records(wanted.encoding) else wanted.cache
+        value = cache.get(wanted.path, wanted.identity)
+        if value is not None:
+            wanted.units = _units_of(wanted.path, value)
+
+    def _cache_of(self, signature: str, fields: list[dict[str, Any]]) -> IndexCache:
         cache = self._caches.get(signature)
         if cache is None:
-            cache = IndexCache(default_cache_folder(), [field.to_record() for field in source.fields])
-            self._caches[signature] = cache
-        found = []
-        for path in list_files(source.files, source=source.name):
-            wanted = self._wanted.get((signature, path))
-            if wanted is None:
-                try:
-                    identity = file_identity(path)
-                except OSError as error:
-                    raise MissingShardError(source=source.name, shard=path, detail=str(error)) from error
-                wanted = self._wanted[signature, path] = _Wanted(path, source, identity, cache)
-                value = cache.get(path, identity)
-                if value is not None:
-                    wanted.units = _units_of(path, value)
-            found.append(wanted)
-        return found
+            cache = self._caches[signature] = IndexCache(default_cache_folder(), fields)
+        return cache
+
+    @staticmethod
+    def _identity_of(shard: ListedShard, source: SourceJob) -> FileIdentity:
+        try:
+            return file_identity(shard.path)
+        except OSError as error:
+            raise MissingShardError(source=source.name, shard=shard.path, detail=str(error)) from error
 
     def _raise_errors(self) -> None:
         errors = [wanted.error for wanted in self._wanted.values() if wanted.error is not None]
@@ -163,23 +204,6 @@ class IndexReading:
             more = len(errors) - 1 - len(others)
             first.add_note("\n".join(["Also:", *others, *([f"… and {more} more shards"] if more else [])]))
         raise first
-
-    def _refuse_false_statements(self, sources: Sequence[SourceIndex]) -> None:
-        """Compares shards with what the config states of them.
-
-        Raises:
-            ChangedDataError: A shard has other rows or another size.
-        """
-        for index in sources:
-            stated = self._job.stages[index.stage].sources[index.source].stated
-            shards = {shard.uri: shard for shard in index.shards}
-            for uri, rows, size_bytes in stated:
-                shard = shards[os.path.abspath(local_path_of(uri))]
-                for what, was, now in (("rows", rows, shard.rows), ("bytes", size_bytes, shard.size_bytes)):
-                    if was is not None and was != now:
-                        raise ChangedDataError(
-                            f"the config states {was} {what} for this shard; it has {now}", source=index.name, shard=uri
-                        )
 
     def _refuse_changes(self, sources: Sequence[SourceIndex]) -> None:
         """Compares shards with those a checkpoint names.
@@ -197,7 +221,7 @@ class IndexReading:
                     ("bytes", size_bytes, shard.size_bytes),
                     ("version", version, shard.version),
                 ):
-                    if was != now:
+                    if None not in (was, now) and was != now:
                         problems.append((index.name, shard.uri, f"{what} {was} -> {now}"))
                         break
         if problems:
@@ -215,3 +239,24 @@ def _units_of(path: str, value: Sequence[Any]) -> ShardUnits:
     rows, decoded, compressed = (np.frombuffer(column, np.int64) for column in value[:3])
     entry = ShardEntry(uri=path, rows=int(rows.sum()), size_bytes=value[3], mtime_ns=value[4], version=value[5])
     return ShardUnits(entry=entry, rows=rows, decoded_bytes=decoded, compressed_bytes=compressed)
+
+
+def _all_units(wanted: Sequence[_Wanted], source: SourceJob) -> list[ShardUnits]:
+    """Returns the units of a source's shards; what was not read of a shard is as in those that were."""
+    read = [item.units for item in wanted if item.units is not None]
+    rows = sum(units.entry.rows for units in read)
+    row_bytes = max((int(units.decoded_bytes.sum()) // max(1, units.entry.rows) + 1 for units in read), default=0)
+    row_bytes = row_bytes if rows else sum(map(field_bytes, source.fields))
+    return [item.units if item.units is not None else _stated_units(item, row_bytes) for item in wanted]
+
+
+def _stated_units(item: _Wanted, row_bytes: int) -> ShardUnits:
+    """The units of a shard that was not opened; its bytes are spread over its rows."""
+    size_bytes, mtime_ns, _inode = item.identity
+    total = int(item.stated_rows.sum())
+    return ShardUnits(
+        entry=ShardEntry(uri=item.path, rows=total, size_bytes=size_bytes, mtime_ns=mtime_ns, version=None),
+        rows=item.stated_rows,
+        decoded_bytes=item.stated_rows * row_bytes,
+        compressed_bytes=item.stated_rows * size_bytes // max(1, total),
+    )

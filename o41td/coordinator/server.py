@@ -54,6 +54,7 @@ from o41td.workers.messages import (
     BatchesReady,
     BlockDecoded,
     BlockFailed,
+    CountGoesOn,
     DecodeBlock,
     FooterFailed,
     FooterRead,
@@ -284,6 +285,7 @@ class LoaderServer:
             layout=self._size.layout.to_record(),
             sources=[[field.to_record() for field in source.fields] for source in sources],
             source_names=[source.name for source in sources],
+            encodings=[source.encoding for source in self._sources],
             max_row_group_bytes=job.max_row_group_bytes,
             storage=self._request.storage if self._request else None,
         )
@@ -302,6 +304,9 @@ class LoaderServer:
                 self._crew.expect(worker.number, None)
                 self._desk.take(worker.number, message)
                 self._give_footers()
+            case CountGoesOn():
+                assert self._job is not None
+                self._crew.expect(worker.number, self._job.stall_timeout_s)
             case BlockDecoded():
                 assert self._table is not None
                 key = self._table[message.block_id].key
@@ -320,7 +325,7 @@ class LoaderServer:
         match message:
             case WorkerReady():
                 return True
-            case FooterRead() | FooterFailed():
+            case FooterRead() | FooterFailed() | CountGoesOn():
                 return self._desk is not None and self._desk.awaits(worker.number, message.task_id)
             case BlockDecoded() | BlockFailed() | PieceBegun():
                 if self._state is None or self._table is None:
@@ -388,6 +393,7 @@ class LoaderServer:
                     shard.uri,
                     shard.size_bytes,
                     shard.mtime_ns,
+                    shard.rows,
                     int(index.unit_row_group[unit]),
                     int(index.unit_rows[unit]),
                     int(index.unit_decoded_bytes[unit]),

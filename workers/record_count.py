@@ -1,0 +1,104 @@
+"""How many records a shard has: the pass over it that its index needs, and a look at its first record.
+
+Counting `jsonl.gz` decompresses all of it and parses none; counting `msgpack.zstf` goes from length to length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from o41td.errors import CorruptDataError
+from o41td.fields import FieldPlan
+from o41td.workers.record_decoder import RecordDecoder
+from o41td.workers.record_feed import RecordFeed, UnreadableRecord, open_feed
+from o41td.workers.record_reader import max_record_bytes_of, open_record_file
+from o41td.workers.shard_file import content_version, identity_of, raise_failure
+
+__all__ = ["RecordCount", "count_records"]
+
+_STRIDE_RECORDS = 4096
+_SAMPLE_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCount:
+    """One shard: its records, what they take decompressed, and what it is."""
+
+    num_rows: int
+    text_bytes: int
+    size_bytes: int
+    mtime_ns: int
+    version: str
+
+
+def count_records(
+    path: str,
+    encoding: str,
+    fields: Sequence[FieldPlan],
+    *,
+    known_rows: int | None = None,
+    source: str | None = None,
+    filesystem: Any = None,
+    max_row_group_bytes: int = 64 << 20,
+    on_progress: Callable[[], None] = lambda: None,
+) -> RecordCount:
+    """Counts a shard's records, and checks that the first gives the fields.
+
+    Args:
+        path: The shard.
+        encoding: Its encoding.
+        fields: The fields of the source.
+        known_rows: How many records there are, if that is known: then only the first of them are read.
+        source: The source's name, for errors.
+        filesystem: An fsspec filesystem, or None for this machine's files.
+        max_row_group_bytes: As for `RecordReader`.
+        on_progress: Called again and again while it counts.
+
+    Raises:
+        MissingShardError: There is no such file.
+        CorruptDataError: It is not what its encoding says, or cut short.
+        SchemaError: The first record lacks a field's key.
+        ValueRefusedError: The first record's value cannot give a field.
+        StorageError: The store does not answer.
+
+    Blocks: On the store, for as long as the shard is large.
+    Called by: A worker.
+    """
+    identity = identity_of(path, filesystem, source=source)
+    try:
+        with open_record_file(path, filesystem) as file:
+            version = content_version(file, identity)
+        feed = open_feed(
+            open_record_file(path, filesystem), encoding, max_record_bytes=max_record_bytes_of(max_row_group_bytes)
+        )
+        try:
+            sample = feed.take(_STRIDE_RECORDS, _SAMPLE_BYTES)
+            if sample:
+                RecordDecoder(encoding, fields, source=source, shard=path).check_first(sample[0])
+            if known_rows is None:
+                num_rows, text_bytes = _counted(feed, on_progress)
+            else:
+                num_rows = known_rows
+                text_bytes = sum(map(len, sample)) * known_rows // max(1, len(sample))
+        finally:
+            feed.close()
+    except UnreadableRecord as unreadable:
+        raise CorruptDataError(unreadable.why, source=source, shard=path, row=unreadable.row) from unreadable
+    except Exception as error:  # noqa: BLE001 - whatever reading raises is this shard's error
+        raise_failure(error, source=source, shard=path)
+    return RecordCount(
+        num_rows=num_rows,
+        text_bytes=text_bytes,
+        size_bytes=identity.size_bytes,
+        mtime_ns=identity.mtime_ns,
+        version=version,
+    )
+
+
+def _counted(feed: RecordFeed, on_progress: Callable[[], None]) -> tuple[int, int]:
+    """(records, decompressed bytes) of a feed, gone through to its end."""
+    while feed.skip(_STRIDE_RECORDS):
+        on_progress()
+    return feed.position, feed.text_bytes
