@@ -18,7 +18,7 @@ from o41td.encodings import PARQUET, holds_records
 
 __all__ = ["ShardEntry", "ShardUnits", "SourceIndex", "index_source"]
 
-RECORD_WORK_BYTES = 16 << 20
+RECORD_WORK_BYTES = 8 << 20
 """What a worker takes to read records of any shard: the text at hand, and the Python values of some of it."""
 
 RECORD_FETCH_BYTES = 1 << 20

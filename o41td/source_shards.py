@@ -51,7 +51,7 @@ class ListedShard:
                 raise ChangedDataError(
                     f"{stated_by} states {was} {what} for this shard; it has {now}", source=source, shard=self.path
                 )
-        if self.row_groups is not None and self.row_groups != tuple(units.rows.tolist()):
+        if self.row_groups is not None and entry.rows and self.row_groups != tuple(units.rows.tolist()):
             why = f"{stated_by} states {len(self.row_groups)} row groups for this shard, which has other ones"
             raise ChangedDataError(why, source=source, shard=self.path)
 

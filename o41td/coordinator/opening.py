@@ -170,9 +170,10 @@ class IndexReading:
                 wanted.is_task |= wanted.stated_rows is None or version is not None
             found.append(wanted)
         unread = [wanted for wanted in found if wanted.units is None and not wanted.is_task]
-        step = max(1, -(-len(unread) // _NUM_SAMPLES))
-        for wanted in unread[::step]:
-            wanted.is_task = True
+        samples = _NUM_SAMPLES - (len(found) - len(unread))
+        if samples > 0:
+            for wanted in unread[:: max(1, -(-len(unread) // samples))]:
+                wanted.is_task = True
         return found
 
     def _take_from_cache(self, wanted: _Wanted) -> None:

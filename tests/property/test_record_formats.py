@@ -25,6 +25,7 @@ SCHEMA = pa.schema(
         ("real", pa.float64()),
         ("flag", pa.bool_()),
         ("list", pa.list_(pa.int64())),
+        ("long", pa.list_(pa.float64())),
         ("deep", pa.list_(pa.list_(pa.float64()))),
         ("box", pa.struct([("inner", pa.int64())])),
         ("text", pa.string()),
@@ -36,6 +37,8 @@ RECORD = st.fixed_dictionaries(
         "real": st.none() | F64,
         "flag": st.none() | st.booleans(),
         "list": st.none() | st.lists(st.none() | NEAR | I64, max_size=6),
+        "long": st.lists(st.none() | F64 | st.just(2.0**60), min_size=16, max_size=20)
+        | st.lists(F64, min_size=16, max_size=20),
         "deep": st.none() | st.lists(st.none() | st.lists(F64, max_size=3), max_size=3),
         "box": st.none() | st.fixed_dictionaries({"inner": st.none() | NEAR}),
         "text": st.none() | st.text(max_size=5),
@@ -57,6 +60,7 @@ LENIENT = [
     field("flag_i32", "flag", "i32", null=2),
     field("list", "list", "i64", 4, pad=3, null=5),
     field("list_f32", "list", "f32", 2, null=0.0, exact=False),
+    field("long", "long", "f64", 18, pad=0.5, null=0.125),
     field("deep", "deep", "f64", 2, 2, pad=0.25, null=0.75),
     field("inner", "box.inner", "i64", null=9),
 ]
@@ -65,6 +69,7 @@ STRICT = [
     field("whole_f32", "whole", "f32", null=0.5),
     field("list", "list", "i32", 3, null=1),
     field("real", "real", "f32", null=0.0),
+    field("long", "long", "i64", 18, null=0),
     field("inner", "box.inner", "f64", null=9.0),
 ]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from o41td import Batch, BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage
+from o41td import Batch, BatchStreamConfig, FileSource, ManifestSource, ProjectedField, Shuffle, Stage
 from o41td.order import StageOrder, row_digests, total_digest
 
 TOKENS = 8
@@ -32,10 +32,13 @@ def file_source(paths: Sequence[Path | str], *, weight: float = 1.0, name: str |
 
 
 def stage_of(
-    *sources: Sequence[Path | str] | FileSource, batch_size: int = 8, buffer_rows: int | None = None, **keys: Any
+    *sources: Sequence[Path | str] | FileSource | ManifestSource,
+    batch_size: int = 8,
+    buffer_rows: int | None = None,
+    **keys: Any,
 ) -> Stage:
-    """A stage of sources, each given as its shards or as a `FileSource`."""
-    made = [source if isinstance(source, FileSource) else file_source(source) for source in sources]
+    """A stage of sources, each given as its shards or as a source."""
+    made = [source if isinstance(source, FileSource | ManifestSource) else file_source(source) for source in sources]
     shuffle = None if buffer_rows is None else Shuffle(buffer_rows=buffer_rows)
     return Stage(sources=made, batch_size=batch_size, shuffle=shuffle, **keys)
 
