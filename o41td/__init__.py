@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StorageConfig,
     )
     from o41td.errors import (
+        BadDataBudgetError,
         ChangedDataError,
         CheckpointError,
         ConfigError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BadDataBudgetError": "o41td.errors",
     "Batch": "o41td.batch",
     "BatchStream": "o41td.stream",
     "BatchStreamConfig": "o41td.config",
@@ -87,6 +89,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BadDataBudgetError",
     "Batch",
     "BatchStream",
     "BatchStreamConfig",

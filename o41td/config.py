@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from o41td.config_file import read_document
-from o41td.config_model import ConfigModel, Duration, Listed, Size, Text, whole_number
+from o41td.config_model import ConfigModel, Duration, Listed, Share, Size, Text, whole_number
 from o41td.errors import ConfigError
 from o41td.field_config import ProjectedField
 from o41td.fields import FieldPlan
@@ -54,7 +54,9 @@ class BatchStreamConfig(ConfigModel):
         block_rows: Rows in a slot; from the row size if left out, for a slot of about 8 MiB.
         memory_limit_bytes: What the stream may use; half of what the process may use if left out.
         max_row_group_bytes: Row groups above it are streamed in slices.
-        on_bad_data: "raise", or "replace" rows of a bad unit with other rows of its source.
+        on_bad_data: "raise", or "replace" rows that cannot be had with other rows of their source.
+        bad_data_budget: The share of a source's rows, 0 to 1, that may be replaced; more of them are an error.
+        quarantine_file: Where replaced rows are written down, `o41td-quarantine.jsonl` if left out.
         stall_timeout_s: Work given out longer ago than this is given out again.
         cache_dir: A folder for decoded blocks; none if left out.
         cache_limit_bytes: The most that `cache_dir` may hold.
@@ -78,6 +80,8 @@ class BatchStreamConfig(ConfigModel):
     memory_limit_bytes: Size | None = None
     max_row_group_bytes: Size = 64 * 2**20
     on_bad_data: Literal["raise", "replace"] = "raise"
+    bad_data_budget: Share = 0.05
+    quarantine_file: Text | None = None
     stall_timeout_s: Duration = 120.0
     cache_dir: Text | None = None
     cache_limit_bytes: Size | None = None
@@ -103,6 +107,12 @@ class BatchStreamConfig(ConfigModel):
                 problems.extend((f"{where}{path}", text) for path, text in self._override_problems(source.fields))
         if self.cache_limit_bytes is not None and self.cache_dir is None:
             problems.append(("cache_limit_bytes", "limits nothing without `cache_dir`; give both or neither"))
+        if self.on_bad_data == "raise":
+            problems.extend(
+                (name, 'means nothing without `on_bad_data = "replace"`; give both or neither')
+                for name in sorted({"bad_data_budget", "quarantine_file"} & self.model_fields_set)
+                if getattr(self, name) != type(self).model_fields[name].default
+            )
         if problems:
             raise ConfigError(problems=problems)
         return self
@@ -170,8 +180,9 @@ class BatchStreamConfig(ConfigModel):
     def relative_to(self, folder: str) -> Self:
         """This config with relative local paths taken from a folder."""
         update: dict[str, Any] = {"stages": tuple(stage.relative_to(folder) for stage in self.stages)}
-        if self.cache_dir is not None:
-            update["cache_dir"] = joined_path(folder, self.cache_dir)
+        for name in ("cache_dir", "quarantine_file"):
+            if getattr(self, name) is not None:
+                update[name] = joined_path(folder, getattr(self, name))
         return self.model_copy(update=update)
 
     @classmethod

@@ -17,7 +17,18 @@ from pydantic.alias_generators import to_camel, to_snake
 from o41td.errors import ConfigError
 from o41td.sizes import parse_size
 
-__all__ = ["ConfigModel", "Duration", "Flag", "Listed", "Name", "Size", "Text", "positive_number", "whole_number"]
+__all__ = [
+    "ConfigModel",
+    "Duration",
+    "Flag",
+    "Listed",
+    "Name",
+    "Share",
+    "Size",
+    "Text",
+    "positive_number",
+    "whole_number",
+]
 
 
 _MAPPING_ERRORS = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
@@ -228,6 +239,13 @@ def whole_number(low: int, high: int, *, high_name: str | None = None) -> Callab
     return check
 
 
+def share(value: object) -> float:
+    """A validator of a number in [0, 1]; bools and text are refused."""
+    if isinstance(value, bool | str) or not hasattr(type(value), "__float__") or not 0 <= value <= 1:  # type: ignore[operator]
+        raise ValueError(f"{_shown(value)} is no share; give a number from 0 to 1")
+    return float(value)  # type: ignore[arg-type]
+
+
 def positive_number(value: object) -> float:
     """A validator of a finite number above 0; bools and text are refused."""
     if isinstance(value, bool | str) or not hasattr(type(value), "__float__"):
@@ -271,6 +289,9 @@ Flag = Annotated[bool, Field(strict=True)]
 
 Size = Annotated[int, BeforeValidator(parse_size)]
 """Bytes, given as an int or as text such as "2GB"."""
+
+Share = Annotated[float, BeforeValidator(share)]
+"""A number from 0 to 1."""
 
 Duration = Annotated[float, BeforeValidator(positive_number)]
 """Seconds above 0."""

@@ -10,6 +10,7 @@ at worst make us raise one of the classes below.
     ├─ ConfigError (ValueError)              what the user typed does not make sense
     ├─ DataError                             source, shard, row_group, row, column
     │  ├─ MissingShardError (FileNotFoundError)
+    │  ├─ BadDataBudgetError
     │  ├─ CorruptDataError
     │  ├─ ChangedDataError
     │  ├─ SchemaError
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 __all__ = [
+    "BadDataBudgetError",
     "ChangedDataError",
     "CheckpointError",
     "ConfigError",
@@ -228,6 +230,12 @@ class ValueRefusedError(DataError, ValueError):
         super().__init__(detail, **fields)
 
 
+class BadDataBudgetError(DataError):
+    """More rows of a source cannot be had than `bad_data_budget` lets others stand in for."""
+
+    default_advice = "Look at the quarantine file; mend the shards or leave them out, or raise bad_data_budget"
+
+
 class WorkerCrashError(DataError):
     """A block whose decoding ended its workers again and again.
 
@@ -414,6 +422,7 @@ _CLASSES: dict[str, type[O41Error]] = {
         ConfigError,
         DataError,
         MissingShardError,
+        BadDataBudgetError,
         CorruptDataError,
         ChangedDataError,
         SchemaError,

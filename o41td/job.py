@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -24,6 +25,9 @@ class ManifestSelection(NamedTuple):
     uri: str
     split: str
     curriculum_stages: tuple[str, ...]
+
+
+DEFAULT_QUARANTINE_FILE = "o41td-quarantine.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,9 @@ class StreamJob:
     memory_limit_bytes: int | None
     max_row_group_bytes: int
     stall_timeout_s: float
+    on_bad_data: str
+    bad_data_budget: float
+    quarantine_file: str
 
     def to_record(self) -> dict[str, Any]:
         """Returns a msgpack-able record."""
@@ -134,6 +141,9 @@ _SCALARS = (
     "memory_limit_bytes",
     "max_row_group_bytes",
     "stall_timeout_s",
+    "on_bad_data",
+    "bad_data_budget",
+    "quarantine_file",
 )
 
 
@@ -171,10 +181,15 @@ def job_of(
                 drop_last=stage.drop_last,
             )
         )
-    return StreamJob(stages=tuple(stages), lanes=lanes, **{name: getattr(config, name) for name in _FROM_CONFIG})
+    return StreamJob(
+        stages=tuple(stages),
+        lanes=lanes,
+        quarantine_file=os.path.abspath(config.quarantine_file or DEFAULT_QUARANTINE_FILE),
+        **{name: getattr(config, name) for name in _FROM_CONFIG},
+    )
 
 
-_FROM_CONFIG = tuple(name for name in _SCALARS if name != "lanes")
+_FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file"))
 
 
 def _shards_of(source: FileSource | ManifestSource) -> dict[str, Any]:
@@ -203,8 +218,6 @@ def _listed(file: str | ShardFile) -> str:
 
 def _refuse_what_is_missing(config: BatchStreamConfig) -> None:
     problems = []
-    if config.on_bad_data != "raise":
-        problems.append(("on_bad_data", f"{config.on_bad_data!r} is not available in this version; use 'raise'"))
     if config.cache_dir is not None:
         problems.append(("cache_dir", "is not available in this version; leave it out"))
     if problems:

@@ -103,8 +103,7 @@ class Conversion:
                 misfit = (np.trunc(wide) != wide) | ~((wide >= -bound) & (wide < bound))
             case "if":
                 rounded = values.astype(self.target).astype(np.float64)
-                bound = 2.0**64 if values.dtype.kind == "u" else 2.0**63
-                inside = rounded < bound
+                inside = rounded < 2.0 ** (values.dtype.itemsize * 8 - (values.dtype.kind == "i"))
                 misfit = ~inside | (np.where(inside, rounded, 0.0).astype(values.dtype) != values)
             case _:
                 misfit = np.isinf(self.cast(values)) & ~np.isinf(values)

@@ -155,7 +155,8 @@ class PieceBegun(NamedTuple):
 class BlockDecoded(NamedTuple):
     """The slot holds the block's rows. Times are seconds of wall clock spent fetching, decoding and projecting.
 
-    `bad` lists ``[row_start, row_stop, error record]`` of rows of the block that could not be had.
+    But for rows that cannot be had: `bad_rows[i]` are rows of the block (int64 little-endian, ascending), for which
+    `bad_errors[i]` is the error record.
     """
 
     block_id: int
@@ -164,14 +165,16 @@ class BlockDecoded(NamedTuple):
     fetch_s: float
     decode_s: float
     project_s: float
-    bad: list[list[Any]]
+    bad_rows: list[bytes]
+    bad_errors: list[dict[str, Any]]
 
 
 class BlockFailed(NamedTuple):
-    """None of the block's rows can be had; `error` is the first one's error record."""
+    """None of the block's rows can be had, which are told as in `BlockDecoded`."""
 
     block_id: int
-    error: dict[str, Any]
+    bad_rows: list[bytes]
+    bad_errors: list[dict[str, Any]]
 
 
 class Retire(NamedTuple):
@@ -438,6 +441,8 @@ def _refuse_torn_columns(message: Message) -> None:
             is_whole = is_whole and min(num_rows, default=0) >= 0 and len(rows) == sum(num_rows) * _INT64_BYTES
         case FooterRead(rows=rows, decoded_bytes=decoded, compressed_bytes=compressed):
             is_whole = len(rows) == len(decoded) == len(compressed) and len(rows) % _INT64_BYTES == 0
+        case BlockDecoded(bad_rows=rows_of, bad_errors=errors) | BlockFailed(bad_rows=rows_of, bad_errors=errors):
+            is_whole = len(rows_of) == len(errors) and all(len(rows) % _INT64_BYTES == 0 for rows in rows_of)
         case _:
             return
     if not is_whole:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,15 @@ from o41td.workers.list_level import (
 from o41td.workers.ragged import copy_ragged
 from o41td.workers.slot_rows import SlotRows
 
-__all__ = ["Projector"]
+__all__ = ["Projector", "RefusedRows"]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRows:
+    """Rows of a table that cannot be had: int64, ascending; and the error of the earliest."""
+
+    rows: NDArray[np.int64]
+    error: ValueRefusedError
 
 
 class Projector:
@@ -50,7 +59,18 @@ class Projector:
         self._schema: Any = None
         self._places: list[int] = []
 
-    def write(
+    def write(self, table: Any, out: Mapping[str, NDArray[Any]], **options: Any) -> None:
+        """Writes a table as `write_fitting` does, where every row has to fit.
+
+        Raises:
+            ValueRefusedError: A value does not fit; the earliest such row is named. The other rows are written.
+            SchemaError: As for `write_fitting`.
+        """
+        refused = self.write_fitting(table, out, **options)
+        if refused is not None:
+            raise refused.error
+
+    def write_fitting(
         self,
         table: Any,
         out: Mapping[str, NDArray[Any]],
@@ -60,7 +80,7 @@ class Projector:
         row_group: int | None = None,
         shard: str | None = None,
         source: str | None = None,
-    ) -> None:
+    ) -> RefusedRows | None:
         """Writes row i of the table into row `places[i]`, by default row i, of every field's array.
 
         Args:
@@ -72,8 +92,10 @@ class Projector:
             shard: For errors.
             source: For errors.
 
+        Returns:
+            The rows with a value that does not fit, of which `out` holds anything; None if there are none.
+
         Raises:
-            ValueRefusedError: A value does not fit; the earliest such row is named. What `out` holds then is undefined.
             SchemaError: The table lacks a column of the plan, or has it with another type.
         """
         if self._schema is None or not table.schema.equals(self._schema):
@@ -85,31 +107,36 @@ class Projector:
             region = out[column.name]
             rows = SlotRows(region[:num_rows]) if places is None else SlotRows(region, places)
             column.write(table.column(place), rows, refusals)
-        if refusals.row is not None:
-            raise ValueRefusedError(
-                refusals.why,
-                source=source,
-                shard=shard,
-                row_group=row_group,
-                row=row_offset_in_shard + refusals.row,
-                column=refusals.column,
-                value=refusals.value,
-                advice=refusals.advice,
-            )
+        if refusals.row is None:
+            return None
+        error = ValueRefusedError(
+            refusals.why,
+            source=source,
+            shard=shard,
+            row_group=row_group,
+            row=row_offset_in_shard + refusals.row,
+            column=refusals.column,
+            value=refusals.value,
+            advice=refusals.advice,
+        )
+        return RefusedRows(np.unique(np.concatenate(refusals.rows)), error)
 
 
 class _Refusals:
-    """The earliest row that was refused; of equal rows, the first field's."""
+    """All rows that were refused, and of the earliest why; of equal rows, the first field's."""
 
-    __slots__ = ("advice", "column", "row", "value", "why")
+    __slots__ = ("advice", "column", "row", "rows", "value", "why")
 
     def __init__(self) -> None:
         self.row: int | None = None
+        self.rows: list[NDArray[np.int64]] = []
         self.column = self.value = self.why = ""
         self.advice: str | None = None
 
-    def add(self, row: int, column: str, value: object, why: str, advice: str | None = None) -> None:
-        """Notes a refusal if no earlier row was refused."""
+    def add(self, rows: NDArray[np.int64], column: str, value: object, why: str, advice: str | None = None) -> None:
+        """Notes refused rows, ascending; what else is said is of the first of them."""
+        self.rows.append(rows)
+        row = int(rows[0])
         if self.row is None or row < self.row:
             self.row, self.column, self.value, self.why, self.advice = row, column, str(value), why, advice
 
@@ -196,7 +223,7 @@ class _ColumnWriter:
         if broken.any():
             row = int(np.argmax(broken))
             why = f"{level.lengths[row]} bytes are no whole number of {self._field.source_dtype} values of {size} bytes"
-            place.add(row, f"{level.lengths[row]} bytes", why)
+            place.add(broken, f"{level.lengths[row]} bytes", why)
             level = level.without(broken)
         level, leaf = packed_values_of(level, np.dtype(np.uint8) if self._flags else self._packed)
         if self._field.shape:
@@ -208,7 +235,7 @@ class _ColumnWriter:
         if wrong.any():
             row = int(np.argmax(wrong))
             why = f"a scalar field takes one value a row, and this row packs {level.lengths[row]}"
-            place.add(row, f"{level.lengths[row]} values", why)
+            place.add(wrong, f"{level.lengths[row]} values", why)
             level = level.without(wrong)
         places = np.where(level.lengths == 1, level.starts, 0)
         values = leaf.values.take(places) if len(leaf.values) else np.zeros(len(places), leaf.values.dtype)
@@ -267,7 +294,7 @@ class _ColumnWriter:
             if broken.any():
                 at = int(np.argmax(broken))
                 count = level.lengths[at]
-                place.add(at, f"{count} values", f"a list of {count} values does not divide into rows of {inner}")
+                place.add(broken, f"{count} values", f"a list of {count} values does not divide into rows of {inner}")
                 level = level.without(broken)
         if level.valid is None and leaf.valid is None and self._conversion_of(leaf).all_fit(leaf.values):
             self._write_clean(level, leaf, rows.flat)
@@ -322,7 +349,7 @@ class _ColumnWriter:
             at = int(np.argmax(bad))
             value = values[at].item()
             advice = "Set `exact = false` of the field to round it" if conversion.rounds else None
-            place.add(at, value, conversion.refusal_of(value), advice)
+            place.add(bad, value, conversion.refusal_of(value), advice)
 
     def _fill_nulls(self, missing: NDArray[np.bool_], out: NDArray[Any], place: _Place, what: str) -> None:
         if not missing.any():
@@ -331,7 +358,7 @@ class _ColumnWriter:
             out[missing] = self._field.null
             return
         advice = f"Set `null` of field {self.name!r} to the value to use instead"
-        place.add(int(np.argmax(missing)), "null", what, advice)
+        place.add(missing, "null", what, advice)
 
     def _conversion_of(self, leaf: LeafValues) -> Conversion:
         source = leaf.values.dtype
@@ -361,10 +388,12 @@ class _Place:
         owners = np.arange(len(counts), dtype=np.int64) if self._owners is None else self._owners
         return _Place(self._refusals, self._column, self._first_row, owners=np.repeat(owners, counts))
 
-    def add(self, at: int, value: object, why: str, advice: str | None = None) -> None:
-        """Notes that the value at this place is refused."""
-        row = at if self._owners is None else int(self._owners[at])
-        self._refusals.add(self._first_row + row, self._column, value, why, advice)
+    def add(self, refused: NDArray[np.bool_], value: object, why: str, advice: str | None = None) -> None:
+        """Notes that the values at some places are refused; what else is said is of the first of them."""
+        rows = np.flatnonzero(refused)
+        if self._owners is not None:
+            rows = self._owners[rows]
+        self._refusals.add(self._first_row + rows, self._column, value, why, advice)
 
 
 def _leaf_of(level: ListLevel) -> tuple[ListLevel, LeafValues]:

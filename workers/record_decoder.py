@@ -29,7 +29,7 @@ from o41td.encodings import JSON_LINES
 from o41td.errors import CorruptDataError, DataError, SchemaError, ValueRefusedError
 from o41td.fields import FieldPlan
 from o41td.projection import plan_projection
-from o41td.workers.project import Projector
+from o41td.workers.project import Projector, RefusedRows
 from o41td.workers.record_values import Misfit, column_of
 
 __all__ = ["DecodedRecords", "RecordDecoder", "RecordProjector"]
@@ -159,7 +159,19 @@ class RecordProjector:
         self._layers = layers
         self._projectors: list[dict[Any, Projector]] = [{} for _ in layers]
 
-    def write(
+    def write(self, records: DecodedRecords, out: Mapping[str, NDArray[Any]], **options: Any) -> None:
+        """Writes records as `write_fitting` does, where every one has to be there and to fit.
+
+        Raises:
+            DataError: A record cannot be had, or a value does not fit; the earliest is named.
+        """
+        refused = self.write_fitting(records, out, **options)
+        if refused is not None:
+            raise refused.error
+        if records.error is not None:
+            raise records.error
+
+    def write_fitting(
         self,
         records: DecodedRecords,
         out: Mapping[str, NDArray[Any]],
@@ -169,41 +181,40 @@ class RecordProjector:
         row_group: int | None = None,  # noqa: ARG002 - a shard of records has none
         shard: str | None = None,
         source: str | None = None,
-    ) -> None:
+    ) -> RefusedRows | None:
         """Writes record i into row `places[i]`, by default row i, of every array of `out`.
 
-        Raises:
-            DataError: A record cannot be had, or a value does not fit; the earliest is named.
+        Returns:
+            The records with a value that does not fit, of which `out` holds anything; None if there are none.
         """
         row = 0
+        refused: list[RefusedRows] = []
         for num_rows, tables in records.parts:
             regions, own = out, None
             if places is None:
                 regions = {name: region[row:] for name, region in out.items()}
             else:
                 own = places[row : row + num_rows]
-            refusals = []
             for layer, table, projectors in zip(self._layers, tables, self._projectors, strict=True):
                 projector = projectors.get(table.schema)
                 if projector is None:
                     plan = plan_projection(table.schema, layer, source=source, shard=shard)
                     projector = projectors[table.schema] = Projector(plan)
-                try:
-                    projector.write(
-                        table,
-                        regions,
-                        places=own,
-                        row_offset_in_shard=row_offset_in_shard + row,
-                        shard=shard,
-                        source=source,
-                    )
-                except ValueRefusedError as refusal:
-                    refusals.append(refusal)
-            if refusals:
-                raise min(refusals, key=lambda refusal: refusal.row or 0)
+                of_layer = projector.write_fitting(
+                    table,
+                    regions,
+                    places=own,
+                    row_offset_in_shard=row_offset_in_shard + row,
+                    shard=shard,
+                    source=source,
+                )
+                if of_layer is not None:
+                    refused.append(RefusedRows(of_layer.rows + row, of_layer.error))
             row += num_rows
-        if records.error is not None:
-            raise records.error
+        if not refused:
+            return None
+        first = min(refused, key=lambda each: int(each.rows[0]))
+        return RefusedRows(np.unique(np.concatenate([each.rows for each in refused])), first.error)
 
 
 def layers_of(fields: Sequence[FieldPlan]) -> list[list[FieldPlan]]:

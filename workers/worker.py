@@ -42,6 +42,7 @@ from o41td.workers.messages import (
     carries_descriptor,
 )
 from o41td.workers.parquet import ReaderPool, ShardReader
+from o41td.workers.project import RefusedRows
 
 if TYPE_CHECKING:
     from o41td.workers.record_reader import RecordReader
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Worker"]
 
 _READ_AHEAD_PIECES = 4
+_MAX_BAD_RECORDS = 16
 _TELL_EVERY_S = 0.5
 
 
@@ -210,37 +212,76 @@ class Worker:
         """
         start = time.perf_counter()
         work = _Work()
-        bad: list[list[Any]] = []
+        bad: list[tuple[NDArray[np.int64], O41Error]] = []
         places = None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows)
         for piece in order.pieces:
-            number, *_place, row_start, row_stop, at = piece
             if order.careful:
-                self._answer(PieceBegun(order.block_id, number))
-            try:
-                self._decode_piece(order, piece, places, work)
-            except O41Error as error:
-                bad.append([at, at + row_stop - row_start, error_to_record(error)])
-        if len(bad) == len(order.pieces):
-            return BlockFailed(order.block_id, bad[0][2])
+                self._answer(PieceBegun(order.block_id, piece[0]))
+            bad.extend(self._decode_piece(order, piece, places, work))
+        bad_rows = [rows.astype("<i8").tobytes() for rows, _error in bad]
+        bad_errors = [error_to_record(error) for _rows, error in bad]
+        if bad and work.rows == 0:
+            return BlockFailed(order.block_id, bad_rows, bad_errors)
         project_s = time.perf_counter() - start - work.fetch_s - work.decode_s
-        return BlockDecoded(order.block_id, work.rows, work.read_bytes, work.fetch_s, work.decode_s, project_s, bad)
+        return BlockDecoded(
+            block_id=order.block_id,
+            rows=work.rows,
+            read_bytes=work.read_bytes,
+            fetch_s=work.fetch_s,
+            decode_s=work.decode_s,
+            project_s=project_s,
+            bad_rows=bad_rows,
+            bad_errors=bad_errors,
+        )
 
     def _decode_piece(
         self, order: DecodeBlock, piece: list[Any], places: NDArray[np.int64] | None, work: _Work
-    ) -> None:
-        _number, uri, _size, _mtime, _rows, group, group_rows, group_bytes, shard_row, row_start, row_stop, at = piece
+    ) -> list[tuple[NDArray[np.int64], O41Error]]:
+        """Decodes a piece; returns which rows of the block cannot be had, and why.
+
+        A record that cannot be had is no harm to those behind it, so it goes on there, but not for ever: each time the
+        shard is read from its beginning.
+        """
+        row_start, row_stop, at = piece[-3:]
+        bad: list[tuple[NDArray[np.int64], O41Error]] = []
+        row = row_start
+        while row < row_stop:
+            try:
+                done, refused, error = self._decode_rows(order, piece, row, places, work)
+            except O41Error as failure:
+                bad.append((np.arange(at + row - row_start, at + row_stop - row_start), failure))
+                break
+            if refused is not None:
+                bad.append((refused.rows + (at + row - row_start), refused.error))
+            row += done
+            if error is not None:
+                is_last = len(bad) >= _MAX_BAD_RECORDS
+                stop = row_stop if is_last else row + 1
+                bad.append((np.arange(at + row - row_start, at + stop - row_start), error))
+                row = stop
+        return bad
+
+    def _decode_rows(
+        self, order: DecodeBlock, piece: list[Any], row_start: int, places: NDArray[np.int64] | None, work: _Work
+    ) -> tuple[int, RefusedRows | None, O41Error | None]:
+        """Decodes a piece from a row on into the slot.
+
+        Returns:
+            How many rows were decoded, which of them do not fit, and why the next one, if there is one, cannot be had.
+        """
+        _number, uri, _size, _mtime, _rows, group, group_rows, group_bytes, shard_row, first_row, row_stop, at = piece
         begun = time.perf_counter()
         reader = self._reader(order.source, piece)
         opened = time.perf_counter()
         table = reader.read_rows(group, row_start, row_stop, group_rows=group_rows, decoded_bytes=group_bytes)
         work.fetch_s += opened - begun
         work.decode_s += time.perf_counter() - opened
-        first = order.slot * self._block_rows
+        first, block_row = order.slot * self._block_rows, at + row_start - first_row
         if places is None:
-            first += at
+            first += block_row
         else:
-            places = places[at : at + row_stop - row_start]
-        reader.projector.write(
+            places = places[block_row : block_row + table.num_rows]
+        refused = reader.projector.write_fitting(
             table,
             {name: region[first:] for name, region in self._regions.items()},
             places=places,
@@ -249,5 +290,7 @@ class Worker:
             shard=uri,
             source=self._source_names[order.source],
         )
-        work.rows += table.num_rows
+        work.rows += table.num_rows - (0 if refused is None else len(refused.rows))
         work.read_bytes += table.nbytes
+        error: O41Error | None = getattr(table, "error", None)  # decoded records have one, or None; tables do not
+        return table.num_rows, refused, error

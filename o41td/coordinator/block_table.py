@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from o41td.coordinator.blocks import PlannedBlock
+from o41td.coordinator.blocks import BlockPiece, PlannedBlock
 from o41td.coordinator.events import BadRows, BlockKey, PlannedBatch
 
 __all__ = ["Block", "BlockState", "BlockTable", "InvalidTransition"]
@@ -43,6 +43,7 @@ _TRANSITIONS: dict[tuple[BlockState, str], BlockState] = {
     (BlockState.WAITING, "refuse"): BlockState.REFUSED,
     (BlockState.ISSUED, "decoded"): BlockState.DECODED,
     (BlockState.ISSUED, "refuse"): BlockState.REFUSED,
+    (BlockState.ISSUED, "decode anew"): BlockState.WAITING,
     (BlockState.ISSUED, "worker lost"): BlockState.WAITING,
     (BlockState.ISSUED, "drop"): BlockState.ORPHANED,
     (BlockState.ORPHANED, "claim"): BlockState.ISSUED,
@@ -60,7 +61,9 @@ class Block:
     """One block's entry.
 
     `claims` counts the plans that may still need rows of it, `kills` the workers that died on it. A refused block has
-    an `error`; a decoded one may have `bad` rows. `lost` holds the errors of pieces that kill whoever decodes them.
+    an `error`; a decoded one may have `bad` rows. `pieces` are what is decoded: the planned ones, or with stand-ins for
+    rows that cannot be had, of which `tries` counts how many each row has had. `lost` holds the errors of pieces that
+    kill whoever decodes them.
     """
 
     handle: int
@@ -73,11 +76,16 @@ class Block:
     claims: int = 0
     error: dict[str, Any] | None = None
     bad: tuple[BadRows, ...] = ()
+    pieces: tuple[BlockPiece, ...] = ()
+    tries: NDArray[np.int64] | None = None
     current_piece: int | None = None
     lost: dict[int, dict[str, Any]] = field(default_factory=dict)
     story: deque[tuple[BlockState, str, BlockState, int | None, int | None]] = field(
         default_factory=lambda: deque(maxlen=12)
     )
+
+    def __post_init__(self) -> None:
+        self.pieces = self.planned.pieces
 
     @cached_property
     def rows_in_slot(self) -> NDArray[np.int64]:
@@ -166,12 +174,11 @@ class BlockTable:
             block = self._blocks[handle]
             at = np.flatnonzero(batch.handles == handle)
             if block.error is not None:
-                refused: tuple[BadRows, ...] = ((0, self._block_rows, block.error),)
-                bad, rows = refused, batch.rows[at]
+                hits = [(at, block.error)]
             else:
-                bad, rows = block.bad, block.rows_in_slot[batch.rows[at]]
-            for start, stop, error in bad:
-                hit = at[(rows >= start) & (rows < stop)]
+                rows = block.rows_in_slot[batch.rows[at]]
+                hits = [(at[np.isin(rows, bad.rows)], bad.error) for bad in block.bad]
+            for hit, error in hits:
                 if len(hit) and (first is None or int(hit[0]) < first[0]):
                     first = int(hit[0]), error
         return None if first is None else first[1]

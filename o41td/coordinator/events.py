@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from o41td.coordinator.blocks import PlannedBlock
+from o41td.coordinator.blocks import BlockPiece, PlannedBlock
 
 __all__ = [
     "BadRows",
@@ -20,6 +20,7 @@ __all__ = [
     "BlockWasRefused",
     "DecodeInto",
     "Event",
+    "FoundBadRows",
     "Instruction",
     "KillWorker",
     "PieceWasBegun",
@@ -79,8 +80,11 @@ class BatchPlan(Protocol):
         """Returns the claims that no batch handed out closes; once the plan is given up, they must be."""
 
 
-BadRows = tuple[int, int, dict[str, Any]]
-"""Rows [start, stop) of a block, in the line's order, that cannot be had, and the record of the error that says why."""
+class BadRows(NamedTuple):
+    """Rows of a block that cannot be had, in the line's order, ascending: int64; and the error record that says why."""
+
+    rows: NDArray[np.int64]
+    error: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True)
 class BlockWasDecoded:
-    """A slot holds a block, but for its `bad` rows: (row start, row stop, error record) each."""
+    """A slot holds a block, but for its `bad` rows."""
 
     worker: int
     handle: int
@@ -144,11 +148,11 @@ class PieceWasBegun:
 
 @dataclass(frozen=True, slots=True)
 class BlockWasRefused:
-    """A block cannot be decoded, for a reason that lies in the data."""
+    """None of a block's rows can be had, for reasons that lie in the data."""
 
     worker: int
     handle: int
-    error: dict[str, Any]
+    bad: tuple[BadRows, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class DecodeInto:
-    """Have a worker decode a block into a slot, `without` some of its pieces.
+    """Have a worker decode a block into a slot: its `pieces`, `without` some of them.
 
     A `careful` worker says which piece it begins: an earlier one died on this block.
     """
@@ -183,6 +187,7 @@ class DecodeInto:
     slot: int
     key: BlockKey
     block: PlannedBlock
+    pieces: tuple[BlockPiece, ...]
     careful: bool = False
     without: frozenset[int] = frozenset()
 
@@ -217,6 +222,17 @@ class SendFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundBadRows:
+    """Write down that rows of a source cannot be had, and that others stand in for them: rows of a unit, ascending."""
+
+    stage: int
+    source: int
+    unit: int
+    rows: NDArray[np.int64]
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class StartWorker:
     """Start a worker in the place of one that is gone."""
 
@@ -231,4 +247,4 @@ class KillWorker:
     cause: str
 
 
-Instruction = DecodeInto | SendBatches | SendEnd | SendFailure | StartWorker | KillWorker
+Instruction = DecodeInto | SendBatches | SendEnd | SendFailure | FoundBadRows | StartWorker | KillWorker

@@ -12,13 +12,18 @@ import time
 from dataclasses import astuple
 from typing import Any, assert_never
 
+import numpy as np
+from numpy.typing import NDArray
+
 from o41td.coordinator.block_table import Block, BlockTable
 from o41td.coordinator.events import (
+    BadRows,
     BatchesWereGathered,
     BlockWasDecoded,
     BlockWasRefused,
     DecodeInto,
     Event,
+    FoundBadRows,
     KillWorker,
     PieceWasBegun,
     RankAttached,
@@ -34,13 +39,15 @@ from o41td.coordinator.figures import LoaderFigures
 from o41td.coordinator.footer_desk import FooterDesk
 from o41td.coordinator.opening import IndexReading
 from o41td.coordinator.peer_loop import PeerLoop
+from o41td.coordinator.quarantine import QuarantineFile
 from o41td.coordinator.rank_plan import RankPlan
 from o41td.coordinator.sizing import LoaderSize, size_loader
+from o41td.coordinator.stand_ins import StandIns
 from o41td.coordinator.state import LoaderState
 from o41td.coordinator.status_port import StatusPort
 from o41td.coordinator.worker_crew import WorkerCrew
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
-from o41td.errors import O41Error, WorkerCrashError, error_to_record
+from o41td.errors import O41Error, WorkerCrashError, error_from_record, error_to_record
 from o41td.host_memory import default_memory_limit_bytes
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
@@ -107,6 +114,7 @@ class LoaderServer:
         self._table: BlockTable | None = None
         self._state: LoaderState | None = None
         self._served: ServeFrom | None = None
+        self._quarantine: QuarantineFile | None = None
         self._figures = LoaderFigures()
         self._status_port: StatusPort | None = None
         self._ticked_s = 0.0
@@ -160,6 +168,10 @@ class LoaderServer:
         layout = self._size.layout
         self._segment = create_segment(layout.total_bytes)
         self._table = BlockTable(layout.block_rows)
+        stand_ins = None
+        if job.on_bad_data == "replace":
+            stand_ins = StandIns(self._by_stage, seed=job.seed, budget=job.bad_data_budget)
+            self._quarantine = QuarantineFile(job.quarantine_file, loader=self._request.name)
         self._state = LoaderState(
             table=self._table,
             num_slots=layout.num_slots,
@@ -169,6 +181,7 @@ class LoaderServer:
             ahead_rows=self._size.ahead_rows,
             stall_timeout_s=job.stall_timeout_s,
             crash_error=self._crash_error,
+            stand_ins=stand_ins,
         )
         self._handle(TimePassed(self._loop.now_s))
         self._crew.greet_with(self._attachment(job), self._segment.fd)
@@ -311,12 +324,11 @@ class LoaderServer:
                 assert self._table is not None
                 key = self._table[message.block_id].key
                 self._figures.note_decoded(key.stage, key.source, message)
-                bad = tuple((start, stop, error) for start, stop, error in message.bad)
-                self._handle(BlockWasDecoded(worker.number, message.block_id, bad))
+                self._handle(BlockWasDecoded(worker.number, message.block_id, _bad_rows_of(message)))
             case PieceBegun():
                 self._handle(PieceWasBegun(worker.number, message.block_id, message.piece))
             case BlockFailed():
-                self._handle(BlockWasRefused(worker.number, message.block_id, message.error))
+                self._handle(BlockWasRefused(worker.number, message.block_id, _bad_rows_of(message)))
             case _:
                 raise AssertionError(f"{type(message).__name__} is nothing that a worker is asked for")
 
@@ -333,8 +345,10 @@ class LoaderServer:
                 queue = self._state.workers[worker.number].queue
                 if not queue or queue[0] != message.block_id:
                     return False
-                num_pieces = len(self._table[message.block_id].planned.pieces)
-                return not isinstance(message, PieceBegun) or 0 <= message.piece < num_pieces
+                block = self._table[message.block_id]
+                if isinstance(message, PieceBegun):
+                    return 0 <= message.piece < len(block.pieces)
+                return all(_are_rows_of(block, bad.rows) for bad in _bad_rows_of(message))
             case _:
                 return False
 
@@ -372,6 +386,8 @@ class LoaderServer:
                     self._tell_owner(StreamEnded(instruction.generation, instruction.dropped_rows))
                 case SendFailure():
                     self._tell_owner(StreamFailed(instruction.generation, instruction.error))
+                case FoundBadRows():
+                    self._quarantine_rows(instruction)
                 case StartWorker():
                     self._crew.start(instruction.worker)
                 case KillWorker():
@@ -382,7 +398,7 @@ class LoaderServer:
     def _order_decode(self, order: DecodeInto) -> None:
         index = self._by_stage[order.key.stage][order.key.source]
         pieces = []
-        for number, piece in enumerate(order.block.pieces):
+        for number, piece in enumerate(order.pieces):
             if number in order.without:
                 continue
             unit = piece.unit
@@ -435,7 +451,7 @@ class LoaderServer:
 
     def _crash_error(self, block: Block, piece: int, cause: str, exit_code: int | None) -> dict[str, Any]:
         index = self._by_stage[block.key.stage][block.key.source]
-        unit = block.planned.pieces[piece].unit
+        unit = block.pieces[piece].unit
         shard = index.shards[index.unit_shard[unit]]
         error = WorkerCrashError(
             f"decoding this row group ended its worker {block.kills} times; the last time {cause}",
@@ -448,10 +464,21 @@ class LoaderServer:
         )
         return error_to_record(error)
 
+    def _quarantine_rows(self, found: FoundBadRows) -> None:
+        """Writes bad rows down and tells the owner; a file that cannot be written stops nothing."""
+        assert self._quarantine is not None
+        index = self._by_stage[found.stage][found.source]
+        text = f"{len(found.rows)} rows are replaced by others of their source: {error_from_record(found.error)}"
+        try:
+            self._quarantine.write_down(found, index)
+        except OSError as error:
+            text += f" (not written to {self._quarantine.path}: {error})"
+        self._tell_owner(LoaderNotice(text, is_warning=True))
+
     def _place_of(self, block: Block, for_s: float) -> dict[str, Any]:
         """The shard and row group that a worker is at; of a worker that is not careful, its block's first."""
         index = self._by_stage[block.key.stage][block.key.source]
-        unit = block.planned.pieces[block.current_piece or 0].unit
+        unit = block.pieces[block.current_piece or 0].unit
         uri = index.shards[index.unit_shard[unit]].uri
         return {"shard": uri, "row_group": int(index.unit_row_group[unit]), "for_s": round(for_s, 3)}
 
@@ -468,3 +495,12 @@ class LoaderServer:
             reading={number: self._place_of(block, for_s) for number, block, for_s in self._state.current_blocks()},
             sources=self._sources,
         )
+
+
+def _bad_rows_of(message: BlockDecoded | BlockFailed) -> tuple[BadRows, ...]:
+    parts = zip(message.bad_rows, message.bad_errors, strict=True)
+    return tuple(BadRows(np.frombuffer(rows, "<i8").astype(np.int64), error) for rows, error in parts)
+
+
+def _are_rows_of(block: Block, rows: NDArray[np.int64]) -> bool:
+    return bool(len(rows)) and bool(rows[0] >= 0 and rows[-1] < block.planned.num_rows and (np.diff(rows) > 0).all())

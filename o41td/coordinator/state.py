@@ -23,12 +23,15 @@ rows are given up as if its data were bad, which in effect it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, assert_never
 
+import numpy as np
+
 from o41td.coordinator.block_table import Block, BlockState, BlockTable
+from o41td.coordinator.blocks import BlockPiece
 from o41td.coordinator.events import (
     BadRows,
     BatchesWereGathered,
@@ -52,6 +55,7 @@ from o41td.coordinator.events import (
 )
 from o41td.coordinator.invariants import check_invariants
 from o41td.coordinator.rank_state import RankState
+from o41td.coordinator.stand_ins import StandIns
 from o41td.errors import MemoryBoundError, error_to_record
 from o41td.shm.slots import SlotPool
 
@@ -89,12 +93,14 @@ class LoaderState:
         ahead_rows: int,
         stall_timeout_s: float,
         crash_error: Callable[[Block, int, str, int | None], dict[str, Any]],
+        stand_ins: StandIns | None = None,
         num_ranks: int = 1,
     ) -> None:
         """`window_batches` bounds batches sent and not gathered, `ahead_rows` what is planned beyond them to find work.
 
-        `crash_error` words the error of a block's piece that kills its workers. `num_ranks` is how many ranks may be
-        attached at once; `num_slots` must be as many times the blocks of one batch.
+        `crash_error` words the error of a block's piece that kills its workers. `stand_ins` replaces rows that cannot
+        be had; without, they are the end of the stream. `num_ranks` is how many ranks may be attached at once;
+        `num_slots` must be as many times the blocks of one batch.
         """
         self.table = table
         self.slots = SlotPool(num_slots)
@@ -108,6 +114,7 @@ class LoaderState:
         self._ahead_rows = ahead_rows
         self._stall_timeout_s = stall_timeout_s
         self._crash_error = crash_error
+        self._stand_ins = stand_ins
         self._num_ranks = num_ranks
         self._now_s = 0.0
         self._num_served = 0
@@ -206,15 +213,30 @@ class LoaderState:
 
     def _blame(self, block: Block, event: WorkerExited) -> bool:
         """Gives up the piece that a block's workers died on; returns whether that leaves nothing of the block."""
-        piece = 0 if len(block.planned.pieces) == 1 else block.current_piece
-        error = self._crash_error(block, piece or 0, event.cause, event.exit_code)
-        if piece is not None:
-            block.lost[piece] = error
-            if len(block.lost) < len(block.planned.pieces):
-                block.kills = 1  # the others are taken up with care
+        number = 0 if len(block.pieces) == 1 else block.current_piece
+        error = self._crash_error(block, number or 0, event.cause, event.exit_code)
+        if number is not None:
+            block.kills = 1  # the others are taken up with care
+            if self._replaced(block, [_rows_of(block.pieces[number], error)]):
+                return False
+            block.lost[number] = error
+            if len(block.lost) < len(block.pieces):
                 return False
         self.table.move(block, "refuse")
         block.error = error
+        return True
+
+    def _replaced(self, block: Block, bad: Sequence[BadRows]) -> bool:
+        """Has other rows decoded in the place of bad ones; returns whether that is done, else `block.bad` says why."""
+        block.bad = tuple(bad)
+        if not bad or self._stand_ins is None:
+            return False
+        replacement = self._stand_ins.replace(block, bad)
+        self._instructions.extend(replacement.found)
+        block.bad = replacement.bad
+        if replacement.pieces is None:
+            return False
+        block.pieces, block.lost = replacement.pieces, {}
         return True
 
     def _finished_by(self, worker_id: int, handle: int) -> Block:
@@ -230,17 +252,27 @@ class LoaderState:
     def _decoded(self, event: BlockWasDecoded) -> None:
         block = self._finished_by(event.worker, event.handle)
         self.blocks_decoded += 1
-        block.bad = (*event.bad, *_lost_rows(block))
         if block.state is BlockState.ORPHANED:
             self.slots.release(self.table.vacate(block))
+        elif self._replaced(block, (*event.bad, *_lost_rows(block))):
+            self._decode_anew(block)
+            return
         self.table.move(block, "decoded")
 
     def _refused(self, event: BlockWasRefused) -> None:
         """The error reaches a rank when its next batch is one that lacks this block: all before it still arrive."""
         block = self._finished_by(event.worker, event.handle)
+        if block.state is BlockState.ISSUED and self._replaced(block, (*event.bad, *_lost_rows(block))):
+            self._decode_anew(block)
+            return
         self.slots.release(self.table.vacate(block))
         self.table.move(block, "refuse")
-        block.error = event.error
+        block.error = (block.bad or event.bad)[0].error
+
+    def _decode_anew(self, block: Block) -> None:
+        self.slots.release(self.table.vacate(block))
+        self.table.move(block, "decode anew")
+        self._want_again(block)
 
     def _look_for_stalls(self) -> None:
         for worker in self.workers.values():
@@ -369,6 +401,8 @@ class LoaderState:
             worker = self._worker_for(block)
             if worker is None or not (self.slots.num_free or self._make_room(need)):
                 return
+            if self._stand_ins is not None and block.tries is None:
+                self._stand_ins.prepare(block)
             self.table.move(block, "issue")
             block.worker = worker.worker
             slot = self.slots.acquire(block.key)
@@ -386,6 +420,7 @@ class LoaderState:
                     slot,
                     block.key,
                     block.planned,
+                    block.pieces,
                     careful=block.kills > 0,
                     without=frozenset(block.lost),
                 )
@@ -405,7 +440,7 @@ class LoaderState:
         able = [w for w in self.workers.values() if w.ready and not w.stalled and len(w.queue) < self._lookahead]
         if not able:
             return None
-        piece = block.planned.pieces[0]
+        piece = block.pieces[0]
         if piece.row_start:
             unit = (block.key.stage, block.key.source, piece.unit)
             for worker in able:
@@ -451,13 +486,13 @@ class LoaderState:
 
 
 def _last_unit(block: Block) -> tuple[int, int, int]:
-    return (block.key.stage, block.key.source, block.planned.pieces[-1].unit)
+    return (block.key.stage, block.key.source, block.pieces[-1].unit)
 
 
 def _lost_rows(block: Block) -> list[BadRows]:
     """The rows of the pieces that were given up."""
-    rows = []
-    for number, error in block.lost.items():
-        piece = block.planned.pieces[number]
-        rows.append((piece.block_row, piece.block_row + piece.row_stop - piece.row_start, error))
-    return rows
+    return [_rows_of(block.pieces[number], error) for number, error in block.lost.items()]
+
+
+def _rows_of(piece: BlockPiece, error: dict[str, Any]) -> BadRows:
+    return BadRows(np.arange(piece.block_row, piece.block_row + piece.row_stop - piece.row_start), error)

@@ -47,6 +47,7 @@ class Purpose(IntEnum):
     SHUFFLE = 2
     MIX = 3
     DIGEST = 4
+    STAND_IN = 5
 
 
 def mix64(value: int) -> int:

@@ -17,6 +17,7 @@ import o41td
 ROOT = Path(__file__).parent.parent.parent
 
 PUBLIC_NAMES = {
+    "BadDataBudgetError",
     "Batch",
     "BatchStream",
     "BatchStreamConfig",

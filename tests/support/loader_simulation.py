@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from o41td.coordinator.block_table import Block, BlockTable
 from o41td.coordinator.events import (
+    BadRows,
     BatchesWereGathered,
     BlockWasDecoded,
     BlockWasRefused,
@@ -242,10 +245,10 @@ class Simulation:
         order = worker.orders.popleft()
         units = {
             (order.key.stage, order.key.source, piece.unit)
-            for number, piece in enumerate(order.block.pieces)
+            for number, piece in enumerate(order.pieces)
             if number not in order.without
         }
-        for number, piece in enumerate(order.block.pieces):
+        for number, piece in enumerate(order.pieces):
             if number in order.without:
                 continue
             if order.careful:
@@ -255,18 +258,19 @@ class Simulation:
                 self._exit(worker)
                 return
         if units & self.case.refused_units:
-            self._tell(BlockWasRefused(worker.number, order.handle, {"units": units}))
+            whole = BadRows(np.arange(order.block.num_rows), {"units": units})
+            self._tell(BlockWasRefused(worker.number, order.handle, (whole,)))
             return
         index = self.case.stages[order.key.stage].sources[order.key.source]
         bad = []
         slot_row = {row: place for place, row in enumerate(order.block.rows_in_slot().tolist())}
-        for number, piece in enumerate(order.block.pieces):
+        for number, piece in enumerate(order.pieces):
             if number in order.without:
                 continue
             unit = (order.key.stage, order.key.source, piece.unit)
             if unit in self.case.bad_units:
                 stop = piece.block_row + piece.row_stop - piece.row_start
-                bad.append((piece.block_row, stop, {"units": {unit}}))
+                bad.append(BadRows(np.arange(piece.block_row, stop), {"units": {unit}}))
                 continue
             first = order.slot * self.case.block_rows
             shard, shard_row = int(index.unit_shard[piece.unit]), int(index.unit_first_row[piece.unit])

@@ -10,6 +10,7 @@ import pytest
 from o41td.coordinator.block_table import BlockTable, InvalidTransition
 from o41td.coordinator.blocks import BlockPiece, PlannedBlock
 from o41td.coordinator.events import (
+    BadRows,
     BatchesWereGathered,
     BlockKey,
     BlockWasDecoded,
@@ -210,8 +211,8 @@ def test_the_error_is_that_of_the_first_bad_block_whichever_is_refused_first():
     loader.attach("ab", "c")
     loader.tell(WorkerBecameReady(0))
     loader.tell(WorkerBecameReady(1))
-    assert "fail" not in str(told(loader.tell(BlockWasRefused(1, loader.handle("b"), {"bad": "b"}))))
-    failed = told(loader.tell(BlockWasRefused(0, loader.handle("a"), {"bad": "a"})))
+    assert "fail" not in str(told(loader.tell(BlockWasRefused(1, loader.handle("b"), (BadRows(np.arange(10), {"bad": "b"}),)))))
+    failed = told(loader.tell(BlockWasRefused(0, loader.handle("a"), (BadRows(np.arange(10), {"bad": "a"}),))))
     assert failed == ["fail 0: {'bad': 'a'}"]
     assert told(loader.attach("ab", "c", generation=2)) == ["fail 0: {'bad': 'a'}"]
 
@@ -221,7 +222,7 @@ def test_after_a_failure_nothing_more_is_decoded_for_the_rank():
     loader = Loader(lookahead=1, slots=2)
     loader.attach("a", "b", "c")
     loader.tell(WorkerBecameReady(0))
-    assert told(loader.tell(BlockWasRefused(0, loader.handle("a"), {"bad": "a"})))[0] == "fail 0: {'bad': 'a'}"
+    assert told(loader.tell(BlockWasRefused(0, loader.handle("a"), (BadRows(np.arange(10), {"bad": "a"}),))))[0] == "fail 0: {'bad': 'a'}"
     assert told(loader.tell(TimePassed(1.0))) == []
     loader.tell(RankLeft(0))
     assert len(loader.table) <= 1  # at most one that a worker is busy with
