@@ -26,7 +26,7 @@ from o41td.workers.messages import (
     OpenLoader,
     OpenProgress,
 )
-from o41td.workers.supervisor import ChildLog, ChildProcess, describe_exit, start_child
+from o41td.workers.supervisor import ChildLog, ChildProcess, describe_exit, reap_orphans, start_child
 
 __all__ = ["Loader", "LoaderRequest", "PlannedLoader", "plan_loader", "start_loader"]
 
@@ -224,6 +224,8 @@ def _end_process(process: ChildProcess, log: ChildLog) -> str:
     if exit_code is None:
         process.kill()
         exit_code = process.wait()
+    if exit_code:
+        reap_orphans()
     words = f"{describe_exit(exit_code)}\n{log.tail()}".strip()
     process.close()
     log.close()

@@ -18,7 +18,7 @@ __all__ = ["WaitWatchdog", "who_is_waited_for"]
 
 _LOGGER = logging.getLogger("o41td")
 _FIRST_S = 10.0
-_ANSWER_S = 2.0
+_ANSWER_S = 1.0
 _MAX_WORKERS_TOLD = 3
 
 

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from o41td.workers.supervisor import OUT_OF_MEMORY, connection_from, die_with_parent, ignore_group_signals
+from o41td.workers.supervisor import OUT_OF_MEMORY, become_worker, connection_from, ignore_group_signals
 
 
 def main() -> int:
@@ -13,7 +13,7 @@ def main() -> int:
     parser.add_argument("--worker", type=int, required=True, help="its number, for those who read a process list")
     arguments = parser.parse_args()
     ignore_group_signals()
-    die_with_parent()
+    become_worker()
     channel = connection_from(arguments.socket, blocking=True)
     try:
         import pyarrow as pa

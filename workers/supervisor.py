@@ -11,12 +11,14 @@ that nothing is printed over the user's screen and the reason is still told.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 from o41td.workers.channel import Channel, channel_pair
@@ -25,10 +27,11 @@ __all__ = [
     "OUT_OF_MEMORY",
     "ChildLog",
     "ChildProcess",
+    "become_worker",
     "connection_from",
     "describe_exit",
-    "die_with_parent",
     "ignore_group_signals",
+    "reap_orphans",
     "start_child",
 ]
 
@@ -36,7 +39,9 @@ GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, s
 OUT_OF_MEMORY = 64 + errno.ENOMEM
 """A worker's exit code where the system refused it memory."""
 _LOG_TAIL_BYTES = 4000
+_WORKER_NAME = "o41td-worker"
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+_PR_SET_NAME = 15
 
 
 def ignore_group_signals() -> None:
@@ -49,14 +54,47 @@ def ignore_group_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
 
 
-def die_with_parent() -> None:
-    """Has the kernel kill this process when the thread that started it ends, even where this process is stopped.
+def become_worker() -> None:
+    """Gives this process a worker's name, and has the kernel kill it when the thread that started it ends.
 
-    A closed socket tells the same to a process that can still hear; so this is only for children of a main thread.
+    Even where it is stopped, and cannot hear that its socket is closed. So this is only for children of a main thread.
     """
     import ctypes  # which numpy imports anyway
 
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_NAME, _WORKER_NAME.encode())
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def reap_orphans(timeout_s: float = 1.0) -> None:
+    """Reaps workers that have become this process's children by their coordinator's death.
+
+    That is so where this process is a container's PID 1, or has made itself a subreaper; elsewhere there are none. No
+    process starts workers and lets them outlive a coordinator, so whoever has the name is one.
+
+    Blocks: while such workers are still ending, which takes milliseconds; at most `timeout_s`.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while (orphans := [pid for pid in _children() if _name_of(pid) == _WORKER_NAME]) and time.monotonic() < deadline_s:
+        for pid in orphans:
+            with contextlib.suppress(ChildProcessError):  # another thread was quicker
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def _children() -> list[int]:
+    """This process's children, those of all threads; none where the kernel does not tell."""
+    found = []
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
+            found += [int(word) for word in file.read().split()]
+    return found
+
+
+def _name_of(pid: int) -> str | None:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().rstrip("\n")
+    return None
 
 
 class ChildLog:

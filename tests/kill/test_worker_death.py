@@ -71,7 +71,7 @@ def test_workers_killed_again_and_again_while_it_runs(config, open_stream):
 def test_a_shard_that_always_kills_its_worker_is_an_error_naming_it(
     write_shards, faulty_host, open_stream, act, expected, words
 ):
-    """Three deaths of a block: every batch before it arrives, then WorkerCrashError; others go on behind it."""
+    """C3: three deaths of a block: every batch before it arrives, then WorkerCrashError; others go on behind it."""
     paths = write_shards([16] * 4)
     stream = open_stream(stream_config(stage_of(paths), block_rows=16))
     assert len(list(stream)) == 8

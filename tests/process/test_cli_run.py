@@ -142,8 +142,14 @@ def test_run_on_a_terminal_of_80_columns(curriculum: Path) -> None:
     assert "260 rows in 23 batches" in text
 
 
-def test_ctrl_c_saves_and_says_so_in_one_line(endless: Path, tmp_path: Path) -> None:
-    """SIGINT to the whole group, as a terminal sends it: exit 130, one line, and a checkpoint that resumes."""
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated"), (signal.SIGHUP, 129, "Hung up")],
+)
+def test_being_asked_to_end_saves_and_says_so_in_one_line(
+    endless: Path, tmp_path: Path, number: signal.Signals, code: int, word: str
+) -> None:
+    """Signals to the whole group, as terminals and schedulers send them: one line, and a checkpoint that resumes."""
     saved = tmp_path / "saved.json"
     process = subprocess.Popen(
         command("run", endless, "--checkpoint", saved),
@@ -155,15 +161,33 @@ def test_ctrl_c_saves_and_says_so_in_one_line(endless: Path, tmp_path: Path) -> 
     assert process.stderr is not None
     assert process.stdout is not None
     process.stderr.readline()  # the first line of progress: batches flow
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
+    os.killpg(process.pid, number)
     out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert out == ""
-    assert err.splitlines()[-1].startswith("Interrupted after ")
+    assert err.splitlines()[-1].startswith(f"{word} after ")
     assert str(saved) in err
     assert "Traceback" not in err
-    rest = o41td("run", endless, "--resume", saved, "--batches", "4", "--json")
-    assert last_line_of(rest.out)["rows"] == 40
+    taken = o41td_package.Checkpoint.load(saved).batches_yielded
+    assert f" {taken:,} batches" in err.splitlines()[-1]
+    if number is signal.SIGTERM:
+        rest = o41td("run", endless, "--resume", saved, "--batches", "4", "--json")
+        assert last_line_of(rest.out)["rows"] == 40
+
+
+def test_a_signal_that_was_ignored_stays_ignored(endless: Path) -> None:
+    """Under nohup a SIGHUP does not end a run; a SIGTERM behind it does."""
+    ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
+    process = subprocess.Popen(
+        [*ignoring, *command("run", endless)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    process.stderr.readline()  # the first line of progress: batches flow
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    _out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 143, err
 
 
 def test_damaged_data_is_an_error_behind_the_last_good_batch(

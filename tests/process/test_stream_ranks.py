@@ -157,3 +157,15 @@ def test_a_senseless_rank_is_refused_before_anything_starts(write_shards, rank, 
         open_batch_stream(config, rank=rank, world_size=world_size)
     assert value in str(caught.value)
     assert len(caught.value.problems) == 1
+
+
+def test_ranks_that_leave_or_never_come_hold_up_no_other(write_shards, open_stream):
+    """C4, M14: of four ranks one never starts and one leaves after three batches; the other two finish."""
+    config = stream_config(stage_of(write_shards([60, 60]), batch_size=5, buffer_rows=16))
+    reference = Reference(config, lanes=4)
+    streams = {rank: open_stream(config, rank=rank, world_size=4) for rank in (0, 1, 3)}
+    for k in range(3):
+        reference.check(streams[1].next(), number=1 + 4 * k)
+    streams[1].close()
+    for rank in (0, 3):
+        assert reference.check_rest(streams[rank], position=0, rank=rank, world_size=4) == 30

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import sys
 import threading
 import zipfile
@@ -116,24 +115,6 @@ def test_a_folder_of_decoys_and_a_long_tmpdir(job, tmp_path):
     env = {**os.environ, "TMPDIR": str(long)}
     _ran_once(run_python(str(scripts / "job.py"), *arguments, cwd=around, env=env), runs)
     assert not list(long.iterdir())
-
-
-def test_300_shards_under_a_limit_of_128_open_files(write_shards, tmp_path):
-    """Descriptors do not grow with shards, in any process; the order of the listed line is kept."""
-    paths = write_shards([2] * 300)
-    config = stream_config(stage_of([paths[0].parent / "*.parquet"], batch_size=10), threads=2)
-    (tmp_path / "config.json").write_text(json.dumps(config.to_document()))
-    script = (
-        "import sys\nfrom o41td import BatchStreamConfig, open_batch_stream\n"
-        "with open_batch_stream(BatchStreamConfig.load(sys.argv[1])) as stream:\n"
-        "    assert [i for batch in stream for i in batch['id'].tolist()] == list(range(600))\n"
-        "print('fine')\n"
-    )
-    ended = run_python(
-        "-c", script, str(tmp_path / "config.json"),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)),
-    )  # fmt: skip
-    assert (ended.code, ended.out, ended.err) == (0, "fine\n", "")
 
 
 def test_descriptors_threads_and_segments_stay_flat_over_many_streams(write_shards):

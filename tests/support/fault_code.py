@@ -9,6 +9,8 @@ MODULE come to these points, and do ACT there, TIMES times in all; the file NAME
   look at a shard on (a training script calls `watch` itself). ``return.QUALNAME.KIND``: where its argument `message` is
   of that class;
 * ``signal``: the process is sent SIGRTMIN, and its main thread hears of it.
+
+A file ``clock`` holds by how many seconds the wall clock of all these processes is wrong.
 """
 
 import os
@@ -37,6 +39,7 @@ with open("/proc/self/cmdline", "rb") as _file:
 _folder = os.path.dirname(os.path.abspath(__file__))
 _stat = os.stat
 _getuid = os.getuid
+_time = time.time
 
 
 def _due(name):
@@ -140,6 +143,15 @@ class _FailingImport:
             _do(self._act)
 
 
+def _wrong_time():
+    try:
+        with open(os.path.join(_folder, "clock")) as file:
+            return _time() + float(file.read() or 0)
+    except FileNotFoundError:
+        return _time()
+
+
+time.time = _wrong_time
 os.stat = _watched_stat
 os.getuid = _watched_getuid
 signal.signal(signal.SIGRTMIN, lambda _number, _frame: _come_to("signal"))

@@ -35,6 +35,10 @@ class FaultyHost:
         """Let points be calls and returns of functions too, which slows each process down a little."""
         (self.folder / "profiled").touch()
 
+    def set_clock(self, wrong_by_s: float) -> None:
+        """Set the wall clock of all processes wrong by so much."""
+        (self.folder / "clock").write_text(str(wrong_by_s))
+
     def order(self, point: str, act: str, *, times: int = 1_000_000, module: str = "o41td.workers") -> None:
         """From now on, processes of `module` that come to this point do `act`, so many times in all.
 

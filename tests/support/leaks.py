@@ -119,8 +119,10 @@ class Surroundings:
 
 def _wait_until_empty(look: Callable[[], Iterable[T]], deadline: float) -> list[T]:
     """What `look` still finds at the deadline; returns as soon as it finds nothing."""
+    pause_s = 0.005
     while True:
         found = list(look())
         if not found or time.monotonic() > deadline:
             return found
-        time.sleep(0.01)  # the pause between two looks
+        time.sleep(pause_s)  # between two looks, ever longer: a look at all processes takes its time
+        pause_s = min(0.05, 1.5 * pause_s)

@@ -24,12 +24,14 @@ def wait_until(look: Callable[[], T], what: str, *, deadline_s: float = DEADLINE
     Blocks: until then, or fails the test at the deadline.
     """
     deadline = time.monotonic() + deadline_s
+    pause_s = 0.002
     while True:
         found = look()
         if found:
             return found
         assert time.monotonic() < deadline, f"waited {deadline_s:g} s in vain: {what}"
-        time.sleep(0.005)  # the pause between two looks
+        time.sleep(pause_s)  # between two looks, ever longer: a look at all processes takes its time
+        pause_s = min(0.05, 1.5 * pause_s)
 
 
 def children_running(module: str, *, of: int | None = None) -> list[psutil.Process]:
