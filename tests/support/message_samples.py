@@ -45,7 +45,7 @@ MESSAGES: list[Message] = [
     FooterRead(1, bytes(16), bytes(16), bytes(16), 4096, -1, "v"),
     FooterFailed(1, _ERROR),
     AttachArena({"num_slots": 3}, [_FIELDS], ["web"], 1 << 26, {"secret_access_key": "s"}),
-    DecodeBlock(1, 0, 2, True, [[0, "/a", 4096, 1, 0, 10, 80, 0, 0, 10, 0]]),
+    DecodeBlock(1, 0, 2, 10, [7, 0, 1, 2, 3], True, [[0, "/a", 4096, 1, 0, 10, 80, 0, 0, 10, 0]]),
     PieceBegun(1, 0),
     BlockDecoded(1, 10, 80, 0.5, 0.25, 0.0, [[0, 1, _ERROR]]),
     BlockFailed(1, _ERROR),
