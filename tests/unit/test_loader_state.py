@@ -16,6 +16,7 @@ from o41td.coordinator.events import (
     BlockWasRefused,
     DecodeInto,
     KillWorker,
+    PieceWasBegun,
     PlannedBatch,
     RankAttached,
     RankLeft,
@@ -385,5 +386,39 @@ def test_what_cannot_happen_is_refused_with_the_story():
     loader.decoded("a")
     with pytest.raises(InvalidTransition, match=r"'issue' while decoded.*waiting -issue-> issued"):
         loader.table.move(loader.table[loader.handle("a")], "issue")
-    with pytest.raises(AssertionError, match="worker 0 finished"):
+    with pytest.raises(AssertionError, match="worker 0 finished") as caught:
         loader.decoded("a")
+    (note,) = caught.value.__notes__
+    twice = "BlockWasDecoded (worker 0, block 0); BlockWasDecoded (worker 0, block 0)"
+    assert note == f"the last events: RankAttached (rank 0, generation 1); WorkerBecameReady (worker 0); {twice}"
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (WorkerBecameReady(0), "worker 0 is ready twice"),
+        (PieceWasBegun(0, 5, 0), "worker 0 is not at 5"),
+        (BlockWasRefused(0, 5, {}), "worker 0 finished 5"),
+        (BatchesWereGathered(0, 1, 9), "gathered 9 of 0 sent"),
+    ],
+)
+def test_an_event_that_cannot_come_now_is_refused_with_what_came_before(event, words):
+    """A worker that says what it cannot, and a rank that has more than it was sent: told with the last events."""
+    loader = Loader()
+    loader.attach("a")
+    loader.tell(WorkerBecameReady(0))
+    with pytest.raises(AssertionError, match=words) as caught:
+        loader.tell(event)
+    assert f"WorkerBecameReady (worker 0); {type(event).__name__}" in caught.value.__notes__[0]
+
+
+def test_what_has_gone_wrong_in_the_books_is_told_with_the_last_events():
+    """validate() names the block, and the event behind which it does not hold."""
+    loader = Loader()
+    loader.attach("a", keep="a")
+    loader.tell(WorkerBecameReady(0))
+    loader.decoded("a")
+    loader.table[loader.handle("a")].claims += 1
+    with pytest.raises(AssertionError, match=r"2 claims, and 1 batches or plans.*issued -decoded->") as caught:
+        loader.state.validate()
+    assert caught.value.__notes__[0].endswith("BlockWasDecoded (worker 0, block 0)")
