@@ -16,7 +16,7 @@ from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
-from o41td.workers.channel import Channel, ChannelClosed
+from o41td.workers.channel import Channel, ChannelClosed, NotOurProtocol
 from o41td.workers.messages import (
     LoaderFailed,
     LoaderNotice,
@@ -201,6 +201,13 @@ def _await(
                 f"the loader's coordinator said nothing for {timeout_s:g} s while opening, and was killed",
                 log_tail=log.tail(),
                 advice="Is it stopped, or the host overloaded? Raise stall_timeout_s if it needs longer",
+            ) from None
+        except NotOurProtocol as broken:
+            process.kill()
+            raise CoordinatorError(
+                f"the loader's coordinator sent what is no message while opening, and was killed: {broken}",
+                log_tail=log.tail(),
+                advice="Does something in this environment write to descriptors that it did not open?",
             ) from None
         except ChannelClosed:
             exit_code = process.wait(_DEATH_S)

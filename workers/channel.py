@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from o41td.workers.messages import Message, decode_message, encode_message
 
-__all__ = ["Channel", "ChannelClosed", "channel_pair", "peer_uid"]
+__all__ = ["Channel", "ChannelClosed", "NotOurProtocol", "channel_pair", "peer_uid"]
 
 _LENGTH = struct.Struct("<I")
 _MAX_FRAME_BYTES = 1 << 30
@@ -33,7 +33,11 @@ _MAX_DESCRIPTORS = 4
 
 
 class ChannelClosed(ConnectionError):
-    """The other end is gone (or sent something that is no frame, which ends the conversation as well)."""
+    """The other end is gone."""
+
+
+class NotOurProtocol(ChannelClosed):
+    """The other end sent what is no frame or no message, which ends the conversation as well."""
 
 
 class Channel:
@@ -182,7 +186,7 @@ class Channel:
 
     def _receive_some(self) -> None:
         if self._broken is not None:
-            raise ChannelClosed(self._broken)
+            raise NotOurProtocol(self._broken)
         try:
             data = self._receive_with_descriptors() if self._takes_descriptors else self._socket.recv(_RECEIVE_BYTES)
         except BlockingIOError:
@@ -211,7 +215,7 @@ class Channel:
         while limit != 0 and len(self._received) >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._received)
             if size > self._max_frame_bytes:
-                raise self._break_off(f"a frame of {size} bytes was announced: not our protocol")
+                raise self._break_off(f"a frame of {size} bytes was announced, of at most {self._max_frame_bytes}")
             end = _LENGTH.size + size
             if len(self._received) < end:
                 return
@@ -224,12 +228,12 @@ class Channel:
             limit -= 1
             yield message
 
-    def _break_off(self, reason: str) -> ChannelClosed:
+    def _break_off(self, reason: str) -> NotOurProtocol:
         """Believes nothing more of what the peer sends or has sent; returns the error to raise."""
         self._broken = reason
         self._received.clear()
         self._close_descriptors()
-        return ChannelClosed(reason)
+        return NotOurProtocol(reason)
 
     def _close_descriptors(self) -> None:
         while self._descriptors:

@@ -27,7 +27,18 @@ class InvalidTransition(AssertionError):
 
 
 class BlockState(enum.Enum):
-    """Where a block stands."""
+    """Where a block stands; `_TRANSITIONS` has every way from one state to another, and there is no other.
+
+              ┌────── worker lost, evict ──────┐
+              ▼                                │
+    claim ─► WAITING ── issue ─► ISSUED ── decoded ─► DECODED
+              │                   │  ▲                   │
+            refuse ◄── refuse ────┘  │ claim             │
+              ▼                 drop │                   │
+           REFUSED                ▼  │                   │
+              │                ORPHANED ── done, lost    │
+              └── drop ──► DROPPED ◄──────┴──── drop ────┘
+    """
 
     WAITING = "waiting"
     ISSUED = "issued"
@@ -105,7 +116,7 @@ class BlockTable:
 
     def __init__(self, block_rows: int) -> None:
         """`block_rows` is the number of arena rows of a slot."""
-        self._block_rows = block_rows
+        self.block_rows = block_rows
         self._blocks: dict[int, Block] = {}
         self._by_key: dict[BlockKey, Block] = {}
         self._free_handles: list[int] = []
@@ -186,7 +197,7 @@ class BlockTable:
     def hold(self, block: Block, slot: int) -> None:
         """Notes that `slot` is this block's."""
         block.slot = slot
-        self.arena_bases[block.handle] = slot * self._block_rows
+        self.arena_bases[block.handle] = slot * self.block_rows
 
     def vacate(self, block: Block) -> int:
         """Returns the slot that the block no longer holds; to be called before the transition that takes it away."""

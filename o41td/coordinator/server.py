@@ -342,8 +342,7 @@ class LoaderServer:
             case BlockDecoded() | BlockFailed() | PieceBegun():
                 if self._state is None or self._table is None:
                     return False
-                queue = self._state.workers[worker.number].queue
-                if not queue or queue[0] != message.block_id:
+                if not self._state.workers[worker.number].is_at(message.block_id):
                     return False
                 block = self._table[message.block_id]
                 if isinstance(message, PieceBegun):

@@ -22,9 +22,7 @@ rows are given up as if its data were bad, which in effect it is.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, assert_never
 
@@ -32,6 +30,7 @@ import numpy as np
 
 from o41td.coordinator.block_table import Block, BlockState, BlockTable
 from o41td.coordinator.blocks import BlockPiece
+from o41td.coordinator.event_story import EventStory
 from o41td.coordinator.events import (
     BadRows,
     BatchesWereGathered,
@@ -56,27 +55,15 @@ from o41td.coordinator.events import (
 from o41td.coordinator.invariants import check_invariants
 from o41td.coordinator.rank_state import RankState
 from o41td.coordinator.stand_ins import StandIns
+from o41td.coordinator.worker_state import WorkerState
 from o41td.errors import MemoryBoundError, error_to_record
 from o41td.shm.slots import SlotPool
 
-__all__ = ["LoaderState", "RankState", "WorkerState"]
+__all__ = ["LoaderState"]
 
 _MAX_KILLS = 3
 _MAX_SENT_AT_ONCE = 64
 _NEVER = (1 << 62, 0)
-
-
-@dataclass(slots=True)
-class WorkerState:
-    """A worker process: the handles it was given and has not finished, oldest first; when its oldest became current."""
-
-    worker: int
-    ready: bool = False
-    queue: deque[int] = field(default_factory=deque)
-    since_s: float = 0.0
-    restarts: int = 0
-    last_unit: tuple[int, int, int] | None = None
-    stalled: bool = False
 
 
 class LoaderState:
@@ -109,7 +96,7 @@ class LoaderState:
         self.blocks_decoded = 0
         self.blocks_evicted = 0
         self.has_more_to_plan = False  # whether time should pass soon, to plan what the last event left
-        self._lookahead = lookahead
+        self.lookahead = lookahead
         self._window = window_batches
         self._ahead_rows = ahead_rows
         self._stall_timeout_s = stall_timeout_s
@@ -119,6 +106,7 @@ class LoaderState:
         self._now_s = 0.0
         self._num_served = 0
         self._instructions: list[Instruction] = []
+        self._story = EventStory()
 
     def set_window(self, window_batches: int) -> None:
         """Sets how many batches may be sent and not gathered (stages have batches of different sizes)."""
@@ -133,7 +121,18 @@ class LoaderState:
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Takes one event and returns what is to be done about it, in order."""
+        """Takes one event and returns what is to be done about it, in order.
+
+        Raises:
+            AssertionError: The event is impossible now, which is a bug of ours; its notes tell the last events.
+        """
+        self._story.note(event)
+        with self._story.told_in_errors():
+            self._take(event)
+        instructions, self._instructions = self._instructions, []
+        return instructions
+
+    def _take(self, event: Event) -> None:
         plan_fully = False
         match event:
             case BatchesWereGathered():
@@ -143,13 +142,16 @@ class LoaderState:
             case BlockWasRefused():
                 self._refused(event)
             case PieceWasBegun():
+                worker = self.workers[event.worker]
+                assert worker.is_at(event.handle), f"worker {event.worker} is not at {event.handle}"
                 self.table[event.handle].current_piece = event.piece
-                self.workers[event.worker].since_s = self._now_s
+                worker.since_s = self._now_s
             case TimePassed():
                 self._now_s = event.now_s
                 self._look_for_stalls()
                 plan_fully = True
             case WorkerBecameReady():
+                assert not self.workers[event.worker].ready, f"worker {event.worker} is ready twice"
                 self.workers[event.worker].ready = True
             case WorkerExited():
                 self._worker_exited(event)
@@ -160,8 +162,6 @@ class LoaderState:
             case _:
                 assert_never(event)
         self._make_progress(plan_fully=plan_fully)
-        instructions, self._instructions = self._instructions, []
-        return instructions
 
     def _attach(self, event: RankAttached) -> None:
         before = self.ranks.pop(event.rank, None)
@@ -241,8 +241,7 @@ class LoaderState:
 
     def _finished_by(self, worker_id: int, handle: int) -> Block:
         worker = self.workers[worker_id]
-        is_current = bool(worker.queue) and worker.queue[0] == handle
-        assert is_current, f"worker {worker_id} finished {handle}, holds {worker.queue}"
+        assert worker.is_at(handle), f"worker {worker_id} finished {handle}, holds {worker.queue}"
         worker.queue.popleft()
         worker.since_s = self._now_s
         block = self.table[handle]
@@ -310,7 +309,7 @@ class LoaderState:
         Where not `fully`, at most a burst more than the next batch: the first blocks and batches shall not wait until
         all is planned. Time passes after every other event, and then the rest is.
         """
-        target = self._lookahead * len(self.workers)
+        target = self.lookahead * len(self.workers)
         self.has_more_to_plan = False
         planned = False
         while not (rank.plan_ended or rank.told_failure):
@@ -437,7 +436,7 @@ class LoaderState:
 
     def _worker_for(self, block: Block) -> WorkerState | None:
         """The worker that decoded the slice before, while its queue has room; else the one with the shortest queue."""
-        able = [w for w in self.workers.values() if w.ready and not w.stalled and len(w.queue) < self._lookahead]
+        able = [w for w in self.workers.values() if w.ready and not w.stalled and len(w.queue) < self.lookahead]
         if not able:
             return None
         piece = block.pieces[0]
@@ -480,9 +479,10 @@ class LoaderState:
         """Checks every invariant; O(blocks + planned batches), for tests and simulations.
 
         Raises:
-            AssertionError: One does not hold, with the story.
+            AssertionError: One does not hold; its notes tell the last events.
         """
-        check_invariants(self)
+        with self._story.told_in_errors():
+            check_invariants(self)
 
 
 def _last_unit(block: Block) -> tuple[int, int, int]:

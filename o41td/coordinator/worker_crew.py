@@ -14,7 +14,7 @@ from o41td.coordinator.patience import StartFailures
 from o41td.coordinator.peer_loop import PeerLoop
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
 from o41td.errors import CoordinatorError
-from o41td.workers.channel import ChannelClosed
+from o41td.workers.channel import ChannelClosed, NotOurProtocol
 from o41td.workers.messages import BlockDecoded, BlockFailed, FooterFailed, FooterRead, Message, WorkerReady
 from o41td.workers.supervisor import ChildLog, describe_exit
 
@@ -165,7 +165,9 @@ class WorkerCrew:
             return
         try:
             self._take_available(worker)
-        except ChannelClosed:
+        except ChannelClosed as closed:
+            if isinstance(closed, NotOurProtocol):
+                worker.killed_because = f"it sent what is no message: {closed}"
             # Its death is told by the sentinel; a worker that closed its socket and lives on is of no use.
             self._loop.forget(fd)
             worker.process.kill()

@@ -77,7 +77,7 @@ def test_random_bytes_are_refused(payload: bytes) -> None:
 
 
 @given(st.sampled_from(MESSAGES).flatmap(lambda message: spoilt(encode_message(message))))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_spoilt_messages_are_refused_or_right(payload: bytes) -> None:
     """A damaged message is an error, or still one that its annotations allow and that survives the way once more."""
     message = _decoded(payload)
@@ -87,7 +87,7 @@ def test_spoilt_messages_are_refused_or_right(payload: bytes) -> None:
 
 
 @given(st.integers(0, len(MESSAGES) - 1), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_field_of_the_wrong_type_is_refused(tag: int, data: st.DataObject) -> None:
     """With any one field replaced by anything, decoding agrees with pydantic's strict reading of the annotation."""
     values = list(MESSAGES[tag])

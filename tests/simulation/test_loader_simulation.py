@@ -9,12 +9,13 @@ import os
 
 import pytest
 
-from loader_simulation import Simulation, SimulationFailed, shortest_failure
+from loader_simulation import Simulation, SimulationFailed
+from simulation_shrinking import shortest_failure
 
-RUNS = int(os.environ.get("O41TD_SIMULATION_RUNS", "500"))
+RUNS = int(os.environ.get("O41TD_SIMULATION_RUNS", "2000"))
 FIRST = os.environ.get("O41TD_SIMULATION_SEED")
 SEEDS = range(int(FIRST), int(FIRST) + 1) if FIRST else range(RUNS)
-PARTS = min(8, len(SEEDS))
+PARTS = min(10, len(SEEDS))
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -27,6 +28,7 @@ def test_every_life_of_a_loader_ends_well(part):
         try:
             simulation.run()
         except SimulationFailed as failed:
-            raise shortest_failure(seed, simulation.chaos) or failed from None
+            shortest = shortest_failure(seed, simulation.steps)
+            raise (failed if shortest is None else shortest[1]) from None
         batches += simulation.batches_checked
     assert batches >= stop - start

@@ -75,6 +75,9 @@ def _do(act):
         os._exit(1)
     if act == "memory":
         _run_out_of_memory()
+    if act.startswith("write:"):
+        os.write(int(_me[_me.index("--socket") + 1]), bytes.fromhex(act.partition(":")[2]))
+        return
     if act.startswith("sleep:"):
         time.sleep(float(act.partition(":")[2]))
         return

@@ -43,7 +43,7 @@ class FaultyHost:
         """From now on, processes of `module` that come to this point do `act`, so many times in all.
 
         `act` is a signal's name, "exit" (with code 0), "fail" (words and code 1), "raise", "memory" (an allocation that
-        is refused) or "sleep:SECONDS".
+        is refused), "sleep:SECONDS" or "write:HEX" (bytes to its socket).
         """
         self.cancel(point)
         partial = self.folder / f"{point}.partial"

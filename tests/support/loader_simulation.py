@@ -1,136 +1,106 @@
-"""A seeded scheduler that drives the real `LoaderState`, `RankPlan` and `BlockTable` with fake workers and consumers.
+"""A seeded scheduler that drives the real `LoaderState` and `BlockTable` with real plans, fake workers and consumers.
 
-At each step it picks one of the events that could happen next: a worker becomes ready, finishes, refuses, dies or
-stalls; a consumer gathers, tells of it, seeks, leaves or comes back; a message arrives late. After a number of such
-steps there is calm: everyone does what is asked, nobody dies or moves, and the stream must come to its end.
+At each step it picks one of the things that could happen next: a worker becomes ready, decodes, is heard, dies, stalls,
+or is reaped with its last messages; a consumer gathers, tells of it, moves, leaves or comes back; a message of long ago
+arrives. After a number of such steps there is calm: everyone does what is asked, nobody dies or moves, and the stream
+must come to its end. Every invariant is checked after every event.
 
 The arena is a list with the record that each row holds, spoilt from the moment a worker may write there, so a batch
 that is gathered too late, too early or from the wrong rows does not show the records that the order says.
+
+A run is a list of `Step`s, so a run that fails is replayed without some of them: see `simulation_shrinking`.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from o41td.coordinator.block_table import Block, BlockTable
 from o41td.coordinator.events import (
-    BadRows,
     BatchesWereGathered,
-    BlockWasDecoded,
-    BlockWasRefused,
+    BlockKey,
     DecodeInto,
     Event,
     KillWorker,
-    PieceWasBegun,
     RankAttached,
     RankLeft,
     SendBatches,
-    SendEnd,
-    SendFailure,
     StartWorker,
     TimePassed,
     WorkerBecameReady,
-    WorkerExited,
 )
 from o41td.coordinator.state import LoaderState
 from simulated_case import SimulatedCase, SimulatedStage, case_of
+from simulated_consumer import FakeConsumer
+from simulated_worker import FakeWorker
 
-__all__ = ["Simulation", "SimulationFailed", "shortest_failure"]
+__all__ = ["Simulation", "SimulationFailed", "Step"]
 
 _STALL_S = 100.0
-_CALM_EVENTS = 6000
-_CASES_SHARE = 100  # runs that share a case, whose oracle is worked out once
+_CALM_STEPS = 6000
+_CASES_SHARE = 50  # runs that share a case, whose oracle and plans are worked out once
+_TIME = "time passes"
 
-Action = tuple[str, Callable[[], None]]
+Action = Callable[[Random], None]
 
 
 class SimulationFailed(AssertionError):
     """What went wrong, with the seed and the story of the last events."""
 
 
-@dataclass
-class FakeWorker:
-    """A worker process: what it was told to decode; `killed` ones die at some later event."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happens, by its name among those that could; `luck` seeds what is left to chance in it."""
 
-    number: int
-    ready: bool = False
-    killed: bool = False
-    orders: deque[DecodeInto] = field(default_factory=deque)
-
-
-@dataclass
-class FakeConsumer:
-    """A rank's trainer. `outbox` are messages on their way to the coordinator, which keeps their order."""
-
-    rank: int
-    world_size: int
-    stage: SimulatedStage | None = None
-    position: int = 0
-    generation: int = 0
-    announced: deque[tuple[int, list[int]]] = field(default_factory=deque)
-    num_announced: int = 0
-    gathered: int = 0
-    told: int = 0
-    ended: int | None = None
-    failed: dict[str, Any] | None = None
-    outbox: deque[Callable[[], Event]] = field(default_factory=deque)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it wants no more batches."""
-        if self.stage is None:
-            return True
-        enough = self.stage.num_batches != self.stage.order.num_batches and self.next_number >= self.stage.num_batches
-        return not self.announced and (enough or self.ended is not None or self.failed is not None)
-
-    @property
-    def next_number(self) -> int:
-        """The batch that it is sent next."""
-        return self.position + self.rank + self.num_announced * self.world_size
+    name: str
+    luck: int
 
 
 class Simulation:
-    """One run. Everything that happens is a function of `seed` and `chaos`, the number of steps before the calm."""
+    """One run: everything that happens is a function of the seed, or of the seed and the steps that are replayed."""
 
-    def __init__(self, seed: int, chaos: int | None = None) -> None:
+    def __init__(self, seed: int, state_class: type[LoaderState] = LoaderState) -> None:
+        """`state_class` may be a state machine with a fault, to see it found."""
         self.seed = seed
-        self.random = Random(seed)
-        self.case: SimulatedCase = case_of(seed // _CASES_SHARE)
         self.story: list[str] = []
-        random = self.random
-        self.num_ranks = random.choice([1, 1, 1, 2, 3])
-        self.world_size = self.num_ranks + random.choice([0, 0, 1, 2])
-        self.in_step = random.random() < 0.6
-        self.prefetch = random.randint(1, 2)
-        self.burst_rows = random.choice([8, 24, 72])
-        self.table = BlockTable(self.case.block_rows)
-        self.num_slots = self.num_ranks * self.case.most_blocks + random.choice([0, 0, 0, 1, 3, 20])
-        self.state = LoaderState(
-            table=self.table,
-            num_slots=self.num_slots,
+        self.steps: list[Step] = []
+        self.batches_checked = 0
+        self._random = random = Random(seed)
+        self._case: SimulatedCase = case_of(seed // _CASES_SHARE)
+        self._num_ranks = random.choice([1, 1, 2, 2, 3])
+        self._world_size = self._num_ranks + self._case.ranks_elsewhere
+        self._in_step = random.random() < 0.6
+        self._prefetch = random.randint(1, 2)
+        self._table = BlockTable(self._case.block_rows)
+        self._num_slots = self._num_ranks * self._case.most_blocks + random.choice([0, 0, 0, 0, 1, 3, 20])
+        window = random.randint(1, 5)
+        self._state = state_class(
+            table=self._table,
+            num_slots=self._num_slots,
             workers=random.randint(1, 3),
             lookahead=random.randint(1, 2),
-            window_batches=random.randint(1, 5),
+            window_batches=window,
             ahead_rows=random.choice([0, 10, 40]),
             stall_timeout_s=_STALL_S,
             crash_error=self._crash_error,
-            num_ranks=self.num_ranks,
+            num_ranks=self._num_ranks,
         )
-        self.arena: list[Any] = [None] * (self.num_slots * self.case.block_rows)
-        self.workers = {number: FakeWorker(number) for number in self.state.workers}
-        self.consumers = [FakeConsumer(rank, self.world_size) for rank in range(self.num_ranks)]
-        self.deaths_left = random.choice([0, 0, 2, 6])
-        self.moves_left = random.choice([0, 1, 3])
-        self.now_s = 0.0
-        self.chaos = random.randint(0, 40) if chaos is None else chaos
-        self.late: list[BatchesWereGathered] = []
-        self.batches_checked = 0
+        self._arena: list[Any] = [None] * (self._num_slots * self._case.block_rows)
+        self._workers = {number: FakeWorker(number, self._case, self._arena) for number in self._state.workers}
+        self._consumers = [
+            FakeConsumer(rank, self._world_size, self._case, self._arena, window) for rank in range(self._num_ranks)
+        ]
+        self._deaths_left = random.choice([0, 2, 6, 12])
+        self._moves_left = random.choice([0, 1, 3])
+        self._num_chaotic = random.randint(0, 60)
+        self._deaths_on: Counter[BlockKey] = Counter()
+        self._now_s = 0.0
+        self._late: list[BatchesWereGathered] = []
 
     # ---- the run ---------------------------------------------------------------------------------------------------
 
@@ -140,165 +110,101 @@ class Simulation:
         Raises:
             SimulationFailed: Something is not as it must be.
         """
+        with self._failures_told():
+            self._move_all(self._random)
+            for _ in range(self._num_chaotic):
+                self._choose({**self._legal(), **self._chaotic(), **self._always()})
+            self._calm_down()
+
+    def replay(self, steps: Iterable[Step]) -> None:
+        """Takes those of the steps that can be taken, then runs to the end.
+
+        Raises:
+            SimulationFailed: Something is not as it must be.
+        """
+        with self._failures_told():
+            self._move_all(self._random)
+            for step in steps:
+                action = {**self._legal(), **self._chaotic(), **self._always()}.get(step.name)
+                if action is not None:
+                    self._take(step, action)
+            self._calm_down()
+
+    @contextmanager
+    def _failures_told(self) -> Iterator[None]:
         try:
-            self._move_all()
-            for _ in range(self.chaos):
-                self._step(self._legal() + self._chaotic())
-            self.story.append("-- calm --")
-            for _ in range(_CALM_EVENTS):
-                if all(consumer.is_done and not consumer.outbox for consumer in self.consumers):
-                    break
-                actions = self._legal()
-                assert actions, f"nothing can happen any more; ranks {self._stuck()}"
-                self._step(actions)
-            assert all(consumer.is_done for consumer in self.consumers), f"no end; ranks {self._stuck()}"
-            self._leave_all()
+            yield
         except Exception as error:
-            story = "\n  ".join(self.story[-60:])
-            raise SimulationFailed(f"seed {self.seed}, chaos {self.chaos}: {error!r}\n  {story}") from error
+            notes = "\n  ".join(getattr(error, "__notes__", ()))
+            story = "\n  ".join(self.story[-80:])
+            raise SimulationFailed(f"seed {self.seed}: {error!r}\n  {notes}\n  {story}") from error
+
+    def _choose(self, actions: dict[str, Action]) -> None:
+        name = self._random.choice(list(actions))
+        self._take(Step(name, self._random.getrandbits(32)), actions[name])
+
+    def _take(self, step: Step, action: Action) -> None:
+        self.steps.append(step)
+        self.story.append(step.name)
+        action(Random(step.luck))
+
+    def _calm_down(self) -> None:
+        self.story.append("-- calm --")
+        for _ in range(_CALM_STEPS):
+            if all(consumer.is_done and not consumer.outbox for consumer in self._consumers):
+                break
+            actions = self._legal()
+            if self._state.has_more_to_plan:
+                actions |= self._always()
+            assert actions, f"nothing can happen any more; ranks {self._stuck()}"
+            self._choose(actions)
+        assert all(consumer.is_done for consumer in self._consumers), f"no end; ranks {self._stuck()}"
+        self._leave_all()
 
     def _stuck(self) -> list[tuple[int, bool, int, int]]:
-        return [(c.rank, c.is_done, c.num_announced, c.gathered) for c in self.consumers]
+        return [(c.rank, c.is_done, c.num_announced, c.gathered) for c in self._consumers]
 
-    def _step(self, actions: list[Action]) -> None:
-        if actions:
-            name, action = self.random.choice(actions)
-            self.story.append(name)
-            action()
-        if self.random.random() < 0.5:
-            self._tell(TimePassed(self.now_s))
-        if self.late and self.random.random() < 0.1:
-            self._repeat_late()
+    def _leave_all(self) -> None:
+        """Once all ranks are gone and all workers have answered, nothing is held."""
+        for consumer in self._consumers:
+            self._tell(RankLeft(consumer.rank))
+        while busy := [worker for worker in self._workers.values() if worker.orders or worker.outbox or worker.dead]:
+            self._advance(busy[0])
+        assert self._state.slots.num_free == self._num_slots, "slots are held for nobody"
+        assert not len(self._table), "blocks are kept for nobody"
+
+    def _advance(self, worker: FakeWorker) -> None:
+        if worker.dead:
+            self._reap(worker, self._random)
+        elif worker.outbox:
+            self._tell(worker.outbox.popleft())
+        else:
+            worker.work()
+
+    # ---- what the coordinator's shell does -------------------------------------------------------------------------
 
     def _tell(self, event: Event) -> None:
-        instructions = self.state.handle(event)
-        self.state.validate()
+        instructions = self._state.handle(event)
+        self._state.validate()
         for instruction in instructions:
             match instruction:
                 case DecodeInto():
-                    self._spoil(instruction)
-                    self.workers[instruction.worker].orders.append(instruction)
-                    self.story.append(
-                        f"    -> worker {instruction.worker} decodes {instruction.handle} {instruction.key}"
-                    )
-                case SendBatches():
-                    self._announce(instruction)
-                case SendEnd() | SendFailure():
-                    self._conclude(instruction)
+                    self._note(f"worker {instruction.worker} decodes {instruction.handle} {instruction.key}")
+                    self._workers[instruction.worker].take(instruction)
                 case StartWorker():
-                    self.workers[instruction.worker] = FakeWorker(instruction.worker)
+                    self._workers[instruction.worker] = FakeWorker(instruction.worker, self._case, self._arena)
                 case KillWorker():
-                    self.workers[instruction.worker].killed = True
-                    self.story.append(f"    -> kill worker {instruction.worker}")
+                    self._note(f"kill worker {instruction.worker}")
+                    self._workers[instruction.worker].dead = True
+                case SendBatches():
+                    self._note(f"rank {instruction.rank} is sent {[batch.number for batch in instruction.batches]}")
+                    self._consumers[instruction.rank].hear(instruction)
+                case _:
+                    self._note(f"{instruction}")
+                    self._consumers[instruction.rank].hear(instruction)
 
-    def _legal(self) -> list[Action]:
-        actions: list[Action] = []
-        for worker in self.workers.values():
-            if worker.killed:
-                actions.append((f"worker {worker.number} is dead: killed", lambda w=worker: self._exit(w)))
-            elif not worker.ready:
-                actions.append((f"worker {worker.number} is ready", lambda w=worker: self._become_ready(w)))
-            elif worker.orders:
-                actions.append((f"worker {worker.number} answers", lambda w=worker: self._answer(w)))
-        for consumer in self.consumers:
-            if consumer.outbox:
-                actions.append((f"rank {consumer.rank}'s message arrives", lambda c=consumer: self._deliver(c)))
-            if consumer.announced and self._may_gather(consumer):
-                actions.append((f"rank {consumer.rank} gathers", lambda c=consumer: self._gather(c)))
-            if consumer.told < consumer.gathered:
-                actions.append(
-                    (f"rank {consumer.rank} tells of {consumer.gathered}", lambda c=consumer: self._acknowledge(c))
-                )
-        return actions
-
-    def _repeat_late(self) -> None:
-        """A message that was overtaken by its rank's next move; the same may come again."""
-        event = self.random.choice(self.late)
-        served = self.state.ranks.get(event.rank)
-        if served is None or event.generation < served.generation:
-            self.story.append(
-                f"rank {event.rank} told of {event.count} in generation {event.generation}, it is heard now"
-            )
-            self._tell(event)
-
-    def _chaotic(self) -> list[Action]:
-        actions: list[Action] = []
-        if self.deaths_left:
-            actions += [(f"worker {w.number} dies", lambda w=w: self._die(w)) for w in self.workers.values()]
-            actions.append(("a long time passes", self._stall))
-        if self.moves_left:
-            actions.append(("ranks move", self._move))
-            actions.append(("a rank leaves", self._leave))
-        return actions
-
-    # ---- workers ---------------------------------------------------------------------------------------------------
-
-    def _spoil(self, order: DecodeInto) -> None:
-        first = order.slot * self.case.block_rows
-        self.arena[first : first + self.case.block_rows] = [f"spoilt by {order.key}"] * self.case.block_rows
-
-    def _become_ready(self, worker: FakeWorker) -> None:
-        worker.ready = True
-        self._tell(WorkerBecameReady(worker.number))
-
-    def _answer(self, worker: FakeWorker) -> None:
-        order = worker.orders.popleft()
-        units = {
-            (order.key.stage, order.key.source, piece.unit)
-            for number, piece in enumerate(order.pieces)
-            if number not in order.without
-        }
-        for number, piece in enumerate(order.pieces):
-            if number in order.without:
-                continue
-            if order.careful:
-                self._tell(PieceWasBegun(worker.number, order.handle, number))
-            if (order.key.stage, order.key.source, piece.unit) in self.case.deadly_units:
-                worker.orders.appendleft(order)
-                self._exit(worker)
-                return
-        if units & self.case.refused_units:
-            whole = BadRows(np.arange(order.block.num_rows), {"units": units})
-            self._tell(BlockWasRefused(worker.number, order.handle, (whole,)))
-            return
-        index = self.case.stages[order.key.stage].sources[order.key.source]
-        bad = []
-        slot_row = {row: place for place, row in enumerate(order.block.rows_in_slot().tolist())}
-        for number, piece in enumerate(order.pieces):
-            if number in order.without:
-                continue
-            unit = (order.key.stage, order.key.source, piece.unit)
-            if unit in self.case.bad_units:
-                stop = piece.block_row + piece.row_stop - piece.row_start
-                bad.append(BadRows(np.arange(piece.block_row, stop), {"units": {unit}}))
-                continue
-            first = order.slot * self.case.block_rows
-            shard, shard_row = int(index.unit_shard[piece.unit]), int(index.unit_first_row[piece.unit])
-            for place, row in enumerate(range(piece.row_start, piece.row_stop)):
-                at = first + slot_row[piece.block_row + place]
-                self.arena[at] = (index.source, shard, shard_row + row)
-        self._tell(BlockWasDecoded(worker.number, order.handle, tuple(bad)))
-
-    def _die(self, worker: FakeWorker) -> None:
-        self.deaths_left -= 1
-        order = worker.orders[0] if worker.orders else None
-        if order is not None and order.careful and self.random.random() < 0.7:
-            begun = [number for number in range(len(order.block.pieces)) if number not in order.without]
-            self._tell(PieceWasBegun(worker.number, order.handle, self.random.choice(begun)))
-        self._exit(worker)
-
-    def _exit(self, worker: FakeWorker) -> None:
-        for order in worker.orders:
-            self._spoil(order)  # to its last breath it may have written there
-        worker.orders.clear()
-        worker.killed = False
-        cause, code = self.random.choice([("SIGKILL", -9), ("SIGSEGV", -11), ("it exited", 0), ("it exited", 1)])
-        self._tell(WorkerExited(worker.number, cause, code))
-
-    def _stall(self) -> None:
-        self.deaths_left -= 1
-        self.now_s += _STALL_S * self.random.choice([0.6, 1.5])
-        self._tell(TimePassed(self.now_s))
+    def _note(self, what: str) -> None:
+        self.story.append(f"    -> {what}")
 
     @staticmethod
     def _crash_error(block: Block, piece: int, cause: str, exit_code: int | None) -> dict[str, Any]:
@@ -308,60 +214,89 @@ class Simulation:
         units = {(block.key.stage, block.key.source, each.unit) for each in blamed}
         return {"units": units, "cause": cause, "exit_code": exit_code}
 
+    # ---- what can happen -------------------------------------------------------------------------------------------
+
+    def _always(self) -> dict[str, Action]:
+        return {_TIME: lambda _luck: self._tell(TimePassed(self._now_s))}
+
+    def _legal(self) -> dict[str, Action]:
+        actions: dict[str, Action] = {}
+        for worker in self._workers.values():
+            name = f"worker {worker.number}"
+            if worker.outbox:
+                actions[f"{name} is heard"] = lambda _luck, w=worker: self._tell(w.outbox.popleft())
+            if worker.dead:
+                actions[f"{name} is reaped"] = lambda luck, w=worker: self._reap(w, luck)
+            elif not worker.ready:
+                actions[f"{name} is ready"] = lambda _luck, w=worker: self._become_ready(w)
+            elif worker.orders:
+                actions[f"{name} works"] = lambda _luck, w=worker: w.work()
+        for consumer in self._consumers:
+            name = f"rank {consumer.rank}"
+            if consumer.outbox:
+                actions[f"{name} is heard"] = lambda _luck, c=consumer: self._tell(c.outbox.popleft()())
+            if consumer.announced and self._may_gather(consumer):
+                actions[f"{name} gathers"] = lambda luck, c=consumer: self._gather(c, luck)
+            if consumer.told < consumer.gathered:
+                actions[f"{name} tells of what it gathered"] = lambda _luck, c=consumer: self._acknowledge(c)
+        return actions
+
+    def _chaotic(self) -> dict[str, Action]:
+        actions: dict[str, Action] = {}
+        if self._deaths_left:
+            for worker in self._workers.values():
+                if not worker.dead:
+                    actions[f"worker {worker.number} dies"] = lambda luck, w=worker: self._die(w, luck)
+            actions["a long time passes"] = self._stall
+        if self._moves_left:
+            actions["ranks move"] = self._move
+            for consumer in self._consumers:
+                if consumer.stage is not None:
+                    actions[f"rank {consumer.rank} leaves"] = lambda _luck, c=consumer: self._leave(c)
+        for consumer in self._consumers:
+            if consumer.stage is None:
+                actions[f"rank {consumer.rank} comes back"] = lambda luck, c=consumer: self._come_back(c, luck)
+        if self._late:
+            actions["a message of long ago is heard"] = self._repeat_late
+        return actions
+
+    # ---- workers ---------------------------------------------------------------------------------------------------
+
+    def _become_ready(self, worker: FakeWorker) -> None:
+        worker.ready = True
+        self._tell(WorkerBecameReady(worker.number))
+
+    def _die(self, worker: FakeWorker, luck: Random) -> None:
+        self._deaths_left -= 1
+        worker.die(luck)
+
+    def _reap(self, worker: FakeWorker, luck: Random) -> None:
+        """What it had sent still counts; then it is told that it is gone."""
+        while worker.outbox:
+            self._tell(worker.outbox.popleft())
+        if worker.orders:
+            self._deaths_on[worker.orders[0].key] += 1
+        self._tell(worker.last_breath(luck))
+        for block in self._table:
+            assert block.kills <= self._deaths_on[block.key], f"blamed for what it did not do: {block.told()}"
+
+    def _stall(self, luck: Random) -> None:
+        self._deaths_left -= 1
+        self._now_s += _STALL_S * luck.choice([0.6, 1.5])
+        self._tell(TimePassed(self._now_s))
+
     # ---- consumers -------------------------------------------------------------------------------------------------
 
     def _may_gather(self, consumer: FakeConsumer) -> bool:
         """In step, no trainer gets further ahead of the slowest than its prefetched batches."""
-        if not self.in_step:
+        if not self._in_step:
             return True
-        others = [other.gathered for other in self.consumers if other is not consumer and not other.is_done]
-        return consumer.gathered < min(others, default=consumer.gathered) + self.prefetch
+        others = [other.gathered for other in self._consumers if other is not consumer and not other.is_done]
+        return consumer.gathered < min(others, default=consumer.gathered) + self._prefetch
 
-    def _announce(self, send: SendBatches) -> None:
-        consumer = self.consumers[send.rank]
-        if send.generation != consumer.generation or consumer.stage is None:
-            return
-        assert send.stage == consumer.stage.number
-        for batch, rows in zip(send.batches, send.arena_rows, strict=True):
-            expected = consumer.next_number
-            assert batch.number == expected, f"rank {consumer.rank} is sent {batch.number}, not {expected}"
-            consumer.num_announced += 1
-            if batch.number < consumer.stage.num_batches:
-                consumer.announced.append((batch.number, rows.tolist()))
-        self.story.append(f"    -> rank {consumer.rank} is sent {[batch.number for batch in send.batches]}")
-
-    def _conclude(self, told: SendEnd | SendFailure) -> None:
-        consumer = self.consumers[told.rank]
-        if told.generation != consumer.generation or consumer.stage is None:
-            return
-        assert consumer.ended is None
-        assert consumer.failed is None
-        number, order = consumer.next_number, consumer.stage.order
-        self.story.append(f"    -> rank {consumer.rank}: {told}")
-        if isinstance(told, SendEnd):
-            rounds = order.rounds(consumer.position, self.world_size)
-            assert consumer.num_announced == rounds, f"ended after {consumer.num_announced} of {rounds}"
-            assert told.dropped_rows == order.dropped_rows(consumer.position, consumer.rank, self.world_size)
-            consumer.ended = told.dropped_rows
-            return
-        consumer.failed = told.error
-        if number < consumer.stage.num_batches:
-            source, unit, _ = order.coordinates(number)
-            needed = [(consumer.stage.number, s, u) for s, u in zip(source.tolist(), unit.tolist(), strict=True)]
-            assert told.error["units"] & set(needed), f"batch {number} needs {needed}, not {told.error}"
-            if not (self.case.refused_units | self.case.deadly_units or "cause" in told.error):
-                first_bad = next(unit for unit in needed if unit in self.case.bad_units)
-                assert told.error["units"] == {first_bad}
-
-    def _gather(self, consumer: FakeConsumer) -> None:
-        assert consumer.stage is not None
-        for _ in range(self.random.randint(1, len(consumer.announced))):
-            number, rows = consumer.announced.popleft()
-            found = [self.arena[row] for row in rows]
-            assert found == consumer.stage.records[number], (
-                f"batch {number}: {found}, not {consumer.stage.records[number]}"
-            )
-            consumer.gathered += 1
+    def _gather(self, consumer: FakeConsumer, luck: Random) -> None:
+        for _ in range(luck.randint(1, len(consumer.announced))):
+            consumer.gather_next()
             self.batches_checked += 1
             if not self._may_gather(consumer):
                 return
@@ -371,74 +306,55 @@ class Simulation:
         event = BatchesWereGathered(consumer.rank, consumer.generation, consumer.told)
         consumer.outbox.append(lambda: event)
 
-    def _deliver(self, consumer: FakeConsumer) -> None:
-        self._tell(consumer.outbox.popleft()())
-
-    def _move(self) -> None:
-        self.moves_left -= 1
-        if self.in_step:
-            self._move_all()
+    def _move(self, luck: Random) -> None:
+        self._moves_left -= 1
+        if self._in_step:
+            self._move_all(luck)
         else:
-            consumer = self.random.choice(self.consumers)
-            stage = self.random.choice(self.case.stages)
-            self._serve(consumer, stage, self.random.randint(0, stage.num_batches))
+            stage = luck.choice(self._case.stages)
+            self._serve(luck.choice(self._consumers), stage, luck.choice(stage.positions), luck)
 
-    def _move_all(self) -> None:
-        stage = self.random.choice(self.case.stages)
-        position = self.random.choice([0, 0, self.random.randint(0, stage.num_batches)])
-        for consumer in self.consumers:
-            self._serve(consumer, stage, position)
+    def _move_all(self, luck: Random) -> None:
+        stage = luck.choice(self._case.stages)
+        position = luck.choice(stage.positions)
+        for consumer in self._consumers:
+            self._serve(consumer, stage, position, luck)
 
-    def _serve(self, consumer: FakeConsumer, stage: SimulatedStage, position: int) -> None:
+    def _come_back(self, consumer: FakeConsumer, luck: Random) -> None:
+        stage = luck.choice(self._case.stages)
+        self._serve(consumer, stage, luck.choice(stage.positions), luck)
+
+    def _serve(self, consumer: FakeConsumer, stage: SimulatedStage, position: int, luck: Random) -> None:
         if consumer.generation:
-            count = self.random.randint(0, 6)
-            self.late.append(BatchesWereGathered(consumer.rank, consumer.generation, count))
-        consumer.stage, consumer.position = stage, position
+            self._late.append(BatchesWereGathered(consumer.rank, consumer.generation, luck.randint(0, 6)))
+        consumer.want(stage, position)
         consumer.generation += 1
-        consumer.announced.clear()
-        consumer.num_announced = consumer.gathered = consumer.told = 0
-        consumer.ended = consumer.failed = None
         rank, generation = consumer.rank, consumer.generation
-        self.story.append(f"    rank {rank} wants stage {stage.number} from {position} on (generation {generation})")
+        self._note(f"rank {rank} wants stage {stage.number} from {position} on (generation {generation})")
 
         def attached() -> Event:
             plan = stage.plan(
-                self.table,
-                self.case.block_rows,
+                self._table,
+                self._case.block_rows,
                 position=position,
                 rank=rank,
-                world_size=self.world_size,
-                burst_rows=self.burst_rows,
+                world_size=self._world_size,
+                burst_rows=self._case.burst_rows,
             )
             return RankAttached(rank, generation, plan)
 
         consumer.outbox.append(attached)
 
-    def _leave(self) -> None:
-        self.moves_left -= 1
-        consumer = self.random.choice(self.consumers)
-        consumer.stage = None
-        consumer.announced.clear()
-        consumer.told = consumer.gathered
+    def _leave(self, consumer: FakeConsumer) -> None:
+        self._moves_left -= 1
+        consumer.want(None)
         event = RankLeft(consumer.rank)
         consumer.outbox.append(lambda: event)
 
-    def _leave_all(self) -> None:
-        """Once all ranks are gone and all workers have answered, nothing is held."""
-        for consumer in self.consumers:
-            self._tell(RankLeft(consumer.rank))
-        for worker in self.workers.values():
-            while self.state.workers[worker.number].queue:
-                self._answer(self.workers[worker.number])
-        assert self.state.slots.num_free == self.num_slots
-        assert not len(self.table)
-
-
-def shortest_failure(seed: int, chaos: int) -> SimulationFailed | None:
-    """Returns the failure of the run with the fewest chaotic steps that still fails; None where none does."""
-    for steps in range(chaos + 1):
-        try:
-            Simulation(seed, steps).run()
-        except SimulationFailed as failed:
-            return failed
-    return None
+    def _repeat_late(self, luck: Random) -> None:
+        """A message that was overtaken by its rank's next move; the same may come again."""
+        event = luck.choice(self._late)
+        served = self._state.ranks.get(event.rank)
+        if served is None or event.generation < served.generation:
+            self._note(f"rank {event.rank} told of {event.count} in generation {event.generation}")
+            self._tell(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from random import Random
 
@@ -10,6 +10,7 @@ from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.rank_plan import RankPlan
 from o41td.index import SourceIndex
 from o41td.order import StageOrder
+from recorded_plan import PlanRecord, RecordedPlan
 from source_cases import Record, make_source, records_of_batch
 
 __all__ = ["SimulatedCase", "SimulatedStage", "case_of"]
@@ -19,12 +20,17 @@ _HORIZON = 24
 
 @dataclass(frozen=True)
 class SimulatedStage:
-    """A stage; of an infinite one only the batches below `num_batches` are ever asked for."""
+    """A stage; of an infinite one only the batches below `num_batches` are ever asked for.
+
+    Ranks go to one of a few `places` of it, parts of its length, so that many runs share a plan's record.
+    """
 
     number: int
     order: StageOrder
     sources: list[SourceIndex]
     resident: frozenset[int]
+    places: tuple[float, ...]
+    records_of_plans: dict[tuple[int, int, int, int], PlanRecord] = field(default_factory=dict, compare=False)
 
     @cached_property
     def num_batches(self) -> int:
@@ -32,27 +38,50 @@ class SimulatedStage:
         return min(_HORIZON, self.order.num_batches if self.order.num_batches is not None else _HORIZON)
 
     @cached_property
+    def positions(self) -> list[int]:
+        """The batches at which ranks begin."""
+        return [round(place * self.num_batches) for place in self.places]
+
+    @cached_property
     def records(self) -> list[list[Record]]:
         """The records of each batch, straight from the order."""
         return [records_of_batch(self.order, self.sources, number) for number in range(self.num_batches)]
 
+    @cached_property
+    def unit_records(self) -> list[list[list[Record]]]:
+        """The records of each row of each unit of each source, as a worker decodes them."""
+        return [
+            [
+                [(index.source, int(shard), int(first) + row) for row in range(int(rows))]
+                for shard, first, rows in zip(index.unit_shard, index.unit_first_row, index.unit_rows, strict=True)
+            ]
+            for index in self.sources
+        ]
+
     def plan(
         self, table: BlockTable, block_rows: int, *, position: int, rank: int, world_size: int, burst_rows: int
-    ) -> RankPlan:
+    ) -> RecordedPlan:
         """A rank's plan from a place on."""
-        return RankPlan(
-            self.order,
-            self.sources,
-            stage=self.number,
-            position=position,
-            global_batch=position,
-            rank=rank,
-            world_size=world_size,
-            block_rows=block_rows,
-            resident=self.resident,
-            table=table,
-            burst_rows=burst_rows,
-        )
+        place = (position, rank, world_size, burst_rows)
+        record = self.records_of_plans.get(place)
+        if record is None:
+            record = self.records_of_plans[place] = PlanRecord(
+                lambda ledger: RankPlan(
+                    self.order,
+                    self.sources,
+                    stage=self.number,
+                    position=position,
+                    global_batch=position,
+                    rank=rank,
+                    world_size=world_size,
+                    block_rows=block_rows,
+                    resident=self.resident,
+                    table=ledger,
+                    burst_rows=burst_rows,
+                ),
+                block_rows,
+            )
+        return RecordedPlan(record, table)
 
 
 @dataclass(frozen=True)
@@ -60,10 +89,13 @@ class SimulatedCase:
     """The stages of one loader, and units that cannot be had, as (stage, source, unit).
 
     The rows of `bad_units` cannot, blocks with one of `refused_units` cannot, and `deadly_units` kill their worker.
+    `ranks_elsewhere` are those of other loaders; plans are worked out by bursts of about `burst_rows` rows.
     """
 
     stages: list[SimulatedStage]
     block_rows: int
+    burst_rows: int
+    ranks_elsewhere: int
     bad_units: frozenset[tuple[int, int, int]]
     refused_units: frozenset[tuple[int, int, int]]
     deadly_units: frozenset[tuple[int, int, int]]
@@ -96,8 +128,10 @@ def case_of(seed: int) -> SimulatedCase:
     return SimulatedCase(
         stages=stages,
         block_rows=random.choice([1, 2, 3, 4, 6, 8]),
-        bad_units=frozenset(random.sample(units, random.randint(1, 2)) if random.random() < 0.2 else ()),
-        refused_units=frozenset(random.sample(units, 1) if random.random() < 0.15 else ()),
+        burst_rows=random.choice([8, 24, 72]),
+        ranks_elsewhere=random.choice([0, 0, 1, 2]),
+        bad_units=frozenset(random.sample(units, random.randint(1, 2)) if random.random() < 0.25 else ()),
+        refused_units=frozenset(random.sample(units, random.randint(1, 2)) if random.random() < 0.2 else ()),
         deadly_units=frozenset(random.sample(units, 1) if random.random() < 0.15 else ()),
     )
 
@@ -124,4 +158,5 @@ def _stage_of(random: Random, number: int) -> SimulatedStage:
         lanes=random.randint(1, 3),
     )
     resident = frozenset(source.source for source in sources if infinite and random.random() < 0.7)
-    return SimulatedStage(number, order, sources, resident)
+    places = (0.0, random.random(), random.random(), random.choice([random.random(), 1.0]))
+    return SimulatedStage(number, order, sources, resident, places)

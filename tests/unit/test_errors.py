@@ -161,3 +161,29 @@ def test_many_differences_are_cut():
     assert "`k19` was 19, is 20" in str(error)
     assert "k20" not in str(error)
     assert str(error).endswith("and 5 more.")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"kind": "DataError"},
+        {"kind": ["DataError"], "fields": {"detail": "x"}},
+        {"kind": "DataError", "fields": {"detail": "x", "row": "seven"}},
+        {"kind": "DataError", "fields": {"detail": "x", "row": float("inf")}},
+        {"kind": "ConfigError", "fields": {"problems": [1]}},
+        {"kind": "DataError", "fields": 7},
+        {"kind": "DataError", "fields": {"detail": "x"}, "notes": [7]},
+        [],
+    ],
+)
+def test_a_record_that_is_none_is_an_error_as_well(record):
+    """Who reads it is about to tell of a failure, and does: with the root class, and no other exception."""
+    error = error_from_record(record)
+    assert type(error) is O41Error
+    assert "cannot be read" in str(error)
+
+
+def test_a_record_names_no_class_but_ours():
+    """A kind that is not of the tree, whatever it is called elsewhere, becomes the root class."""
+    assert type(error_from_record({"kind": "SystemExit", "fields": {"detail": "x"}})) is O41Error

@@ -17,6 +17,7 @@ from o41td.coordinator.events import (
     BlockWasRefused,
     DecodeInto,
     KillWorker,
+    PieceWasBegun,
     PlannedBatch,
     RankAttached,
     RankLeft,
@@ -211,7 +212,9 @@ def test_the_error_is_that_of_the_first_bad_block_whichever_is_refused_first():
     loader.attach("ab", "c")
     loader.tell(WorkerBecameReady(0))
     loader.tell(WorkerBecameReady(1))
-    assert "fail" not in str(told(loader.tell(BlockWasRefused(1, loader.handle("b"), (BadRows(np.arange(10), {"bad": "b"}),)))))
+    assert "fail" not in str(
+        told(loader.tell(BlockWasRefused(1, loader.handle("b"), (BadRows(np.arange(10), {"bad": "b"}),))))
+    )
     failed = told(loader.tell(BlockWasRefused(0, loader.handle("a"), (BadRows(np.arange(10), {"bad": "a"}),))))
     assert failed == ["fail 0: {'bad': 'a'}"]
     assert told(loader.attach("ab", "c", generation=2)) == ["fail 0: {'bad': 'a'}"]
@@ -222,7 +225,10 @@ def test_after_a_failure_nothing_more_is_decoded_for_the_rank():
     loader = Loader(lookahead=1, slots=2)
     loader.attach("a", "b", "c")
     loader.tell(WorkerBecameReady(0))
-    assert told(loader.tell(BlockWasRefused(0, loader.handle("a"), (BadRows(np.arange(10), {"bad": "a"}),))))[0] == "fail 0: {'bad': 'a'}"
+    assert (
+        told(loader.tell(BlockWasRefused(0, loader.handle("a"), (BadRows(np.arange(10), {"bad": "a"}),))))[0]
+        == "fail 0: {'bad': 'a'}"
+    )
     assert told(loader.tell(TimePassed(1.0))) == []
     loader.tell(RankLeft(0))
     assert len(loader.table) <= 1  # at most one that a worker is busy with
@@ -386,5 +392,39 @@ def test_what_cannot_happen_is_refused_with_the_story():
     loader.decoded("a")
     with pytest.raises(InvalidTransition, match=r"'issue' while decoded.*waiting -issue-> issued"):
         loader.table.move(loader.table[loader.handle("a")], "issue")
-    with pytest.raises(AssertionError, match="worker 0 finished"):
+    with pytest.raises(AssertionError, match="worker 0 finished") as caught:
         loader.decoded("a")
+    (note,) = caught.value.__notes__
+    twice = "BlockWasDecoded (worker 0, block 0); BlockWasDecoded (worker 0, block 0)"
+    assert note == f"the last events: RankAttached (rank 0, generation 1); WorkerBecameReady (worker 0); {twice}"
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (WorkerBecameReady(0), "worker 0 is ready twice"),
+        (PieceWasBegun(0, 5, 0), "worker 0 is not at 5"),
+        (BlockWasRefused(0, 5, {}), "worker 0 finished 5"),
+        (BatchesWereGathered(0, 1, 9), "gathered 9 of 0 sent"),
+    ],
+)
+def test_an_event_that_cannot_come_now_is_refused_with_what_came_before(event, words):
+    """A worker that says what it cannot, and a rank that has more than it was sent: told with the last events."""
+    loader = Loader()
+    loader.attach("a")
+    loader.tell(WorkerBecameReady(0))
+    with pytest.raises(AssertionError, match=words) as caught:
+        loader.tell(event)
+    assert f"WorkerBecameReady (worker 0); {type(event).__name__}" in caught.value.__notes__[0]
+
+
+def test_what_has_gone_wrong_in_the_books_is_told_with_the_last_events():
+    """validate() names the block, and the event behind which it does not hold."""
+    loader = Loader()
+    loader.attach("a", keep="a")
+    loader.tell(WorkerBecameReady(0))
+    loader.decoded("a")
+    loader.table[loader.handle("a")].claims += 1
+    with pytest.raises(AssertionError, match=r"2 claims, and 1 batches or plans.*issued -decoded->") as caught:
+        loader.state.validate()
+    assert caught.value.__notes__[0].endswith("BlockWasDecoded (worker 0, block 0)")

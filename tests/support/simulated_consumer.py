@@ -1,0 +1,103 @@
+"""A rank's trainer that is not there: it is told of batches, copies them out of the arena, and checks every record."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from o41td.coordinator.events import Event, SendBatches, SendEnd, SendFailure
+from simulated_case import SimulatedCase, SimulatedStage
+
+__all__ = ["FakeConsumer"]
+
+
+@dataclass
+class FakeConsumer:
+    """A trainer. `outbox` are messages on their way to the coordinator, which keeps their order."""
+
+    rank: int
+    world_size: int
+    case: SimulatedCase
+    arena: list[Any]
+    window: int
+    stage: SimulatedStage | None = None
+    position: int = 0
+    generation: int = 0
+    announced: deque[tuple[int, list[int]]] = field(default_factory=deque)
+    num_announced: int = 0
+    gathered: int = 0
+    told: int = 0
+    ended: int | None = None
+    failed: dict[str, Any] | None = None
+    outbox: deque[Callable[[], Event]] = field(default_factory=deque)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it wants no more batches."""
+        if self.stage is None:
+            return True
+        enough = self.stage.num_batches != self.stage.order.num_batches and self.next_number >= self.stage.num_batches
+        return not self.announced and (enough or self.ended is not None or self.failed is not None)
+
+    @property
+    def next_number(self) -> int:
+        """The batch that it is sent next."""
+        return self.position + self.rank + self.num_announced * self.world_size
+
+    def want(self, stage: SimulatedStage | None, position: int = 0) -> None:
+        """Wants the batches of a stage from a place on, or none any more; forgets what it was told before."""
+        self.stage, self.position = stage, position
+        self.announced.clear()
+        self.num_announced = self.gathered = self.told = 0
+        self.ended = self.failed = None
+
+    def hear(self, told: SendBatches | SendEnd | SendFailure) -> None:
+        """Takes a message of the coordinator; one that crossed a move is not for it any more."""
+        if told.generation != self.generation or self.stage is None:
+            return
+        assert self.ended is None, "a message behind the end"
+        assert self.failed is None, "a message behind a failure"
+        if isinstance(told, SendBatches):
+            self._hear_of_batches(told, self.stage)
+        elif isinstance(told, SendEnd):
+            rounds = self.stage.order.rounds(self.position, self.world_size)
+            assert self.num_announced == rounds, f"ended after {self.num_announced} of {rounds}"
+            assert told.dropped_rows == self.stage.order.dropped_rows(self.position, self.rank, self.world_size)
+            self.ended = told.dropped_rows
+        else:
+            self.failed = told.error
+            if self.next_number < self.stage.num_batches:
+                self._check_failure(told.error, self.stage)
+
+    def _hear_of_batches(self, told: SendBatches, stage: SimulatedStage) -> None:
+        assert told.stage == stage.number
+        for batch, rows in zip(told.batches, told.arena_rows, strict=True):
+            expected = self.next_number
+            assert batch.number == expected, f"rank {self.rank} is sent {batch.number}, not {expected}"
+            self.num_announced += 1
+            if batch.number < stage.num_batches:
+                self.announced.append((batch.number, rows.tolist()))
+        in_hand = self.num_announced - self.told
+        assert in_hand <= self.window, f"rank {self.rank} has {in_hand} batches in hand, of at most {self.window}"
+
+    def _check_failure(self, error: dict[str, Any], stage: SimulatedStage) -> None:
+        """It is about the first row of the next batch that cannot be had, whichever block was found out first."""
+        source, unit, _ = stage.order.coordinates(self.next_number)
+        needed = [(stage.number, s, u) for s, u in zip(source.tolist(), unit.tolist(), strict=True)]
+        case = self.case
+        without = case.bad_units | case.refused_units | case.deadly_units
+        # Rows before it may lie in a refused unit's block, or be lost to deaths: the error may be of one of those.
+        first = next((place for place, unit in enumerate(needed) if unit in without), len(needed) - 1)
+        assert error["units"] & set(needed[: first + 1]), f"batch {self.next_number} needs {needed}, not {error}"
+        if without == case.bad_units and "cause" not in error:
+            assert error["units"] == {needed[first]}
+
+    def gather_next(self) -> None:
+        """Copies a batch: its rows must be the order's, whatever has been written to the arena since it was sent."""
+        assert self.stage is not None
+        number, rows = self.announced.popleft()
+        found = [self.arena[row] for row in rows]
+        assert found == self.stage.records[number], f"batch {number}: {found}, not {self.stage.records[number]}"
+        self.gathered += 1
