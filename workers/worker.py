@@ -129,7 +129,9 @@ class Worker:
             task_id=order.task_id,
             rows=footer.rows.astype("<i8").tobytes(),
             decoded_bytes=footer.decoded_bytes.astype("<i8").tobytes(),
+            decoding_bytes=footer.decoding_bytes.astype("<i8").tobytes(),
             compressed_bytes=footer.compressed_bytes.astype("<i8").tobytes(),
+            footer_bytes=footer.footer_bytes,
             size_bytes=footer.size_bytes,
             mtime_ns=footer.mtime_ns,
             version=footer.version,
@@ -156,7 +158,17 @@ class Worker:
             np.array([number] if count.num_rows else [], "<i8").tobytes()
             for number in (count.num_rows, count.text_bytes, count.size_bytes)
         )
-        return FooterRead(order.task_id, rows, decoded, compressed, count.size_bytes, count.mtime_ns, count.version)
+        return FooterRead(
+            task_id=order.task_id,
+            rows=rows,
+            decoded_bytes=decoded,
+            decoding_bytes=decoded,
+            compressed_bytes=compressed,
+            footer_bytes=0,
+            size_bytes=count.size_bytes,
+            mtime_ns=count.mtime_ns,
+            version=count.version,
+        )
 
     def _attach(self, order: AttachArena, descriptor: int) -> None:
         layout = ArenaLayout.from_record(order.layout)
@@ -232,22 +244,25 @@ class Worker:
         begun = time.perf_counter()
         reader = self._reader(order.source, piece)
         opened = time.perf_counter()
-        table = reader.read_rows(group, row_start, row_stop, group_rows=group_rows, decoded_bytes=group_bytes)
         work.fetch_s += opened - begun
-        work.decode_s += time.perf_counter() - opened
-        first = order.slot * self._block_rows
-        if places is None:
-            first += at
-        else:
-            places = places[at : at + row_stop - row_start]
-        reader.projector.write(
-            table,
-            {name: region[first:] for name, region in self._regions.items()},
-            places=places,
-            row_offset_in_shard=shard_row + row_start,
-            row_group=group,
-            shard=uri,
-            source=self._source_names[order.source],
-        )
-        work.rows += table.num_rows
-        work.read_bytes += table.nbytes
+        step = reader.rows_at_once(group, group_bytes)
+        for start in range(row_start, row_stop, step):
+            stop = min(row_stop, start + step)
+            asked = time.perf_counter()
+            table = reader.read_rows(group, start, stop, group_rows=group_rows, decoding_bytes=group_bytes)
+            work.decode_s += time.perf_counter() - asked
+            first, first_at = order.slot * self._block_rows, at + start - row_start
+            reader.projector.write(
+                table,
+                {
+                    name: region[first if places is not None else first + first_at :]
+                    for name, region in self._regions.items()
+                },
+                places=None if places is None else places[first_at : first_at + stop - start],
+                row_offset_in_shard=shard_row + start,
+                row_group=group,
+                shard=uri,
+                source=self._source_names[order.source],
+            )
+            work.rows += table.num_rows
+            work.read_bytes += table.nbytes

@@ -42,7 +42,7 @@ _FIELDS = [{"name": "x", "dtype": "f32", "pad": float("inf")}]
 MESSAGES: list[Message] = [
     WorkerReady(5),
     ReadFooter(1, "web", "/data/\udcff.parquet", _FIELDS, None),
-    FooterRead(1, bytes(16), bytes(16), bytes(16), 4096, -1, "v"),
+    FooterRead(1, bytes(16), bytes(16), bytes(16), bytes(16), 600, 4096, -1, "v"),
     FooterFailed(1, _ERROR),
     AttachArena({"num_slots": 3}, [_FIELDS], ["web"], 1 << 26, {"secret_access_key": "s"}),
     DecodeBlock(1, 0, 2, True, [[0, "/a", 4096, 1, 0, 10, 80, 0, 0, 10, 0]]),
