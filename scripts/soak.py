@@ -40,6 +40,7 @@ WORLD_SIZES = (1, 2, 3, 4)
 STEP_S = 0.005  # a training step
 CHUNK = 24  # global batches between two checkpoints: whole rounds on any of the world sizes
 STALL_TIMEOUT_S = 3
+SURE_BATCHES = 8  # more than can have been gathered ahead: the coordinator that is there now has served
 HANG_S = 120
 _FILL_STEP_BYTES = 64 << 10
 LEFTOVER_S = 10
@@ -105,7 +106,7 @@ class Rank:
         )
         self.is_killed = False
         self.batches = 0
-        self.batches_at_coordinator_kill = 0
+        self.batches_at_coordinator_hit = 0
         self._told = b""
 
     def order(self, *words: Any) -> None:
@@ -194,9 +195,9 @@ class Chaos:
 
     def _may_hit_coordinator(self, rank: Rank) -> bool:
         """Two deaths without a batch between them are an error by design, so they are not dealt out."""
-        if rank.batches == rank.batches_at_coordinator_kill:
+        if rank.batches < rank.batches_at_coordinator_hit + SURE_BATCHES:
             return False
-        rank.batches_at_coordinator_kill = rank.batches
+        rank.batches_at_coordinator_hit = rank.batches
         return True
 
     def _hit(self, rank: Rank, victim: psutil.Process, act: str, fault: str, now_s: float) -> None:
