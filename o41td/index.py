@@ -1,7 +1,7 @@
 """The index: where every row of every source lies, as arrays over units. Row counts only, never a row.
 
 A unit is a Parquet row group, or a whole shard of records. Order is arithmetic over `unit_rows`; the other arrays say
-where a unit's bytes are and what decoding it costs. 1 000 000 units take 36 MB.
+where a unit's bytes are and what decoding it costs. 1 000 000 units take 44 MB.
 """
 
 from __future__ import annotations
@@ -14,14 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from o41td.encodings import PARQUET, holds_records
+from o41td.encodings import PARQUET
 
 __all__ = ["ShardEntry", "ShardUnits", "SourceIndex", "index_source"]
-
-RECORD_WORK_BYTES = 8 << 20
-"""What a worker takes to read records of any shard: the text at hand, and the Python values of some of it."""
-
-RECORD_FETCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +37,14 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardUnits:
-    """What is known of a shard: its entry; per unit rows, decoded and compressed bytes (int64 arrays)."""
+    """What is known of a shard: its entry; per unit rows, and bytes as in `SourceIndex` (int64 arrays)."""
 
     entry: ShardEntry
     rows: NDArray[np.int64]
     decoded_bytes: NDArray[np.int64]
+    decoding_bytes: NDArray[np.int64]
     compressed_bytes: NDArray[np.int64]
+    footer_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +52,11 @@ class SourceIndex:
     """One source of one stage: its shards in the listed order, and its units in the order of their rows.
 
     Arrays have one element a unit: `unit_shard` int32, `unit_row_group` int32, `unit_rows` int64, `unit_first_row`
-    int64 (the unit's first row within its shard), `unit_decoded_bytes` and `unit_compressed_bytes` int64 (of Parquet
-    the projected columns, of records all that the shard holds).
+    int64 (the unit's first row within its shard); int64 `unit_decoded_bytes` (in Arrow), `unit_decoding_bytes` (with
+    what decoding them holds besides) and `unit_compressed_bytes`: of Parquet the projected columns, of records all that
+    the shard holds.
+
+    Of the shards' footers, as they are in the files, `footers_bytes` is the sum and `largest_footer_bytes` the largest.
     """
 
     stage: int
@@ -69,22 +69,15 @@ class SourceIndex:
     unit_rows: NDArray[np.int64]
     unit_first_row: NDArray[np.int64]
     unit_decoded_bytes: NDArray[np.int64]
+    unit_decoding_bytes: NDArray[np.int64]
     unit_compressed_bytes: NDArray[np.int64]
+    footers_bytes: int
+    largest_footer_bytes: int
 
     @cached_property
     def num_rows(self) -> int:
         """Rows in the source."""
         return int(self.unit_rows.sum())
-
-    @cached_property
-    def work_bytes(self) -> tuple[int, int]:
-        """The most that decoding a unit takes: (decoded bytes, fetched bytes); records are read piece by piece."""
-        decoded, fetched = (
-            int(column.max(initial=0)) for column in (self.unit_decoded_bytes, self.unit_compressed_bytes)
-        )
-        if holds_records(self.encoding):
-            return min(decoded, RECORD_WORK_BYTES), min(fetched, RECORD_FETCH_BYTES)
-        return decoded, fetched
 
     @cached_property
     def shard_first_unit(self) -> NDArray[np.int64]:
@@ -98,6 +91,8 @@ class SourceIndex:
             "source": self.source,
             "name": self.name,
             "encoding": self.encoding,
+            "footers_bytes": self.footers_bytes,
+            "largest_footer_bytes": self.largest_footer_bytes,
             "shards": [[s.uri, s.rows, s.size_bytes, s.mtime_ns, s.version] for s in self.shards],
             **{name: np.ascontiguousarray(getattr(self, name)).tobytes() for name, _dtype in _ARRAYS},
         }
@@ -114,6 +109,8 @@ class SourceIndex:
                 ShardEntry(uri=uri, rows=rows, size_bytes=size_bytes, mtime_ns=mtime_ns, version=version)
                 for uri, rows, size_bytes, mtime_ns, version in record["shards"]
             ),
+            footers_bytes=record["footers_bytes"],
+            largest_footer_bytes=record["largest_footer_bytes"],
             **{name: np.frombuffer(record[name], dtype) for name, dtype in _ARRAYS},
         )
 
@@ -124,6 +121,7 @@ _ARRAYS = (
     ("unit_rows", "<i8"),
     ("unit_first_row", "<i8"),
     ("unit_decoded_bytes", "<i8"),
+    ("unit_decoding_bytes", "<i8"),
     ("unit_compressed_bytes", "<i8"),
 )
 
@@ -148,7 +146,10 @@ def index_source(
         unit_rows=unit_rows,
         unit_first_row=starts - np.repeat(shard_starts, counts),
         unit_decoded_bytes=_joined([shard.decoded_bytes for shard in shards]),
+        unit_decoding_bytes=_joined([shard.decoding_bytes for shard in shards]),
         unit_compressed_bytes=_joined([shard.compressed_bytes for shard in shards]),
+        footers_bytes=sum(shard.footer_bytes for shard in shards),
+        largest_footer_bytes=max((shard.footer_bytes for shard in shards), default=0),
     )
 
 

@@ -20,7 +20,7 @@ import msgpack
 
 __all__ = ["IndexCache", "default_cache_folder", "file_identity"]
 
-_FORMAT = 1
+_FORMAT = 2
 _MAX_FILES = 256
 _CHECKSUM_BYTES = 16
 

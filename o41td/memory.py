@@ -5,13 +5,16 @@ A bound is a sum of named terms:
 | term | what it is |
 |---|---|
 | `arena` | slots · bytes of a slot, reserved at open |
-| `decode` | per worker: twice the largest unit, the bytes fetched for it and the next, a slot's worth of temporaries |
+| `decode` | per worker: decoding its largest unit, units read in part, parsed footers, NumPy's temporaries |
 | `batches` | per rank: prefetched batches, the one being gathered, those in the user's hands |
-| `plan` | row counts of every unit, shuffle windows |
+| `plan` | row counts of every unit, shuffle windows, rows planned ahead |
 | `processes` | interpreters and libraries of the coordinator and the workers |
 
 Recycled batches are no term of their own: the memory of a dropped batch is that of a later one, and no more is mapped
 while one is free. Pure: what the host has is passed in.
+
+Every constant below was measured by itself, as the comment at it says; tests/process/test_memory_bound.py holds the sum
+against what processes take.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +25,11 @@ from o41td.errors import MemoryBoundError
 from o41td.shm.layout import arena_bytes_of, batch_bytes_of
 
 __all__ = [
+    "FACTS_BYTES",
+    "MAX_OPEN_SHARDS",
+    "RECORD_FETCH_BYTES",
+    "RECORD_WORK_BYTES",
+    "STREAM_BATCH_BYTES",
     "LoaderShape",
     "MemoryBound",
     "block_fill_rows",
@@ -29,20 +37,52 @@ __all__ = [
     "human_bytes",
     "memory_bound",
     "slots_needed",
+    "stream_bytes",
 ]
 
 MIB = 1 << 20
 
 # Proportional set size (/proc/PID/smaps_rollup) on Linux 6.18, CPython 3.11, numpy 2.4, pyarrow 26, of one coordinator
-# (numpy, msgpack, psutil, asyncio) beside n workers (numpy, msgpack, pyarrow.parquet, a first zstd row group read):
-# 92, 124 and 185 MiB together for n = 1, 2, 4. So: one copy of the libraries, plus each process's own pages.
-LIBRARIES_BYTES = 46 * MIB
-COORDINATOR_BYTES = 24 * MIB
-WORKER_BYTES = 40 * MIB
+# beside n workers that read 1000 rows: 82, 107 and 157 MiB together for n = 1, 2, 4. So: one copy of the libraries, and
+# each process's own pages; with 4 MiB for other versions of them.
+LIBRARIES_BYTES = 38 * MIB
+COORDINATOR_BYTES = 23 * MIB
+WORKER_BYTES = 26 * MIB
 
-# What a worker takes beside its units: allocator segments and NumPy's temporaries. While streaming, a
-# worker's own pages peaked at 84, 100, 67 and 117 MiB on tokens, docs, tabular and images (units of 8, 4, 2, 13 MiB).
-DECODE_SPARE_BYTES = 16 * MIB
+# What follows was measured as growth of one process's own pages while it reads row groups of one kind over and over,
+# 1 ms between two looks; kinds: lists of random, of few and of equal int32, of bool, images (fixed lists of float32),
+# and 60 and 200 plain columns. "Decoding bytes" are values, offsets and levels, as `workers.footer` counts them.
+
+# Decoding W bytes whole out of F fetched peaked at 291, 192, 131, 155, 240, 277, 273, 26 MiB for (W, F) = (124, 61),
+# (124, 0), (66, 9), (63, 33), (99, 43), (138, 4), (80, 54), (7, 5): never above twice W (builders grow by doubling, and
+# the allocator keeps what they grew out of) and F, with a page and a dictionary of each column.
+PAGE_BYTES = 1 * MIB
+
+STREAM_BATCH_BYTES = 8 * MIB
+"""Decoding bytes of the rows that a stream over a large row group decodes at once."""
+
+# One stream took 25 to 40 MiB on lists of the four kinds and on images, four of them 51 to 75: twice a batch each, and
+# the allocator's share once. A column that is read keeps its input buffer, a page and a dictionary: 1.73 MiB each of 60
+# columns of random numbers, and no more than about three times what there is of it.
+STREAM_COLUMN_BYTES = 7 * MIB // 4
+STREAM_SPARE_BYTES = 24 * MIB
+
+FACTS_BYTES = 4 * MIB
+"""Footers that a worker keeps parsed, by their size in the file."""
+
+MAX_OPEN_SHARDS = 8
+"""Shards that a worker keeps open; the footer of each is in memory, whether kept or not."""
+
+# Parsed they took 8.0 times their size for 8 000 row groups of a column, 7.3 for 20 of 200 columns.
+PARSED_FOOTER_FACTOR = 9
+
+# Whatever else: the values of a slice that are looked at one by one, a table about to be freed.
+DECODE_SPARE_BYTES = 12 * MIB
+
+RECORD_WORK_BYTES = 8 * MIB
+"""What a worker takes to read records of any shard: the text at hand, and the Python values of some of it."""
+
+RECORD_FETCH_BYTES = 1 * MIB
 
 # Of a unit in the index: row count, first row, shard, row group, its place in an epoch's permutation, in two processes.
 PLAN_UNIT_BYTES = 96
@@ -51,6 +91,9 @@ PLAN_WINDOW_ROW_BYTES = 40
 # Of an announced row: its place in the arena in the plan, the message, the socket's buffers and the consumer's queue.
 # Measured with 66 batches of 65 536 rows announced: the coordinator held 150 MiB more, 36 bytes a row.
 ANNOUNCED_ROW_BYTES = 48
+# Of a row that is planned and not announced yet, while its blocks are decoded: its block and its place in it. With 6
+# and 12 million rows planned, the coordinator held 28 and 24 bytes a row.
+PLANNED_ROW_BYTES = 32
 
 BATCHES_IN_HAND = 2
 """The batch a training step works on, and the one before it, which `for batch in stream` holds until it has the
@@ -63,6 +106,7 @@ SLOT_MIN_BYTES = 64 << 10
 SLOT_ADVISED_BYTES = 1 * MIB  # a refusal advises no smaller slots: messages would cost more than decoding
 WINDOW_EDGES_TARGET_BYTES = 256 * MIB
 MAX_UNITS_IN_BLOCK = 128
+MAX_ROWS_IN_BLOCK = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +124,19 @@ class LoaderShape:
         batch_size: Rows in a batch.
         prefetch_batches: Batches assembled ahead, per rank.
         num_ranks: Ranks that the loader serves.
-        unit_bytes: Decoded bytes of the largest unit's projected columns.
-        fetch_bytes: Compressed bytes fetched for the largest block.
-        max_row_group_bytes: Above it, a unit is decoded streaming.
+        num_columns: Columns that are read.
+        whole_bytes: Decoding bytes of the largest unit that is decoded whole.
+        whole_rows: Rows of the largest such unit.
+        fetch_bytes: Compressed bytes of the largest such unit.
+        stream_bytes: What one stream over a larger unit takes (`stream_bytes`), 0 where all are decoded whole.
+        max_row_group_bytes: Above it, a unit is streamed. Units read in part take no more together, but for one.
+        footers_bytes: Footers of all shards, as they are in the files.
+        largest_footer_bytes: The largest of them.
         num_units: Units of all sources.
         extra_slots: Slots beyond the need, to keep small sources resident.
         announced_rows: Rows of the batches that are announced to the consumers at once.
+        buffer_rows: The largest `shuffle.buffer_rows` of all stages, 0 without shuffle.
+        reach_rows: Rows that can be planned at most, where no stage is infinite.
     """
 
     field_row_bytes: tuple[int, ...]
@@ -97,12 +148,25 @@ class LoaderShape:
     batch_size: int
     prefetch_batches: int
     num_ranks: int = 1
-    unit_bytes: int
+    num_columns: int
+    whole_bytes: int
+    whole_rows: int
     fetch_bytes: int
+    stream_bytes: int = 0
     max_row_group_bytes: int
+    footers_bytes: int = 0
+    largest_footer_bytes: int = 0
     num_units: int
     extra_slots: int = 0
     announced_rows: int = 0
+    buffer_rows: int = 0
+    reach_rows: int | None = None
+
+    @property
+    def ahead_rows(self) -> int:
+        """Rows that may be planned beyond the announced batches, to find work for every worker."""
+        rows = (self.threads * self.lookahead + 2) * self.block_rows + self.buffer_rows
+        return rows if self.reach_rows is None else min(rows, self.reach_rows)
 
     @property
     def slot_bytes(self) -> int:
@@ -201,7 +265,7 @@ class MemoryBound:
         batch = human_bytes(batch_bytes_of(shape.field_row_bytes, shape.batch_size))
         stories = {
             "arena": f"{shape.num_slots} slots of {shape.block_rows} rows ({human_bytes(shape.slot_bytes)})",
-            "decode": f"{shape.threads} workers, units up to {human_bytes(shape.unit_bytes)}",
+            "decode": f"{shape.threads} workers, {human_bytes(_decode_bytes_of(shape))} each",
             "batches": f"{_batches_of(shape)} batches of {shape.batch_size} rows ({batch})",
             "plan": f"{shape.num_units} units, {sum(shape.window_rows)} rows in {len(shape.window_rows)} windows",
             "processes": f"1 coordinator, {shape.threads} workers",
@@ -210,28 +274,51 @@ class MemoryBound:
 
 
 def memory_bound(shape: LoaderShape) -> MemoryBound:
-    """Computes the bound of one loader.
-
-    A worker's decode workspace is twice its largest unit (list builders grow by doubling, and the allocator keeps what
-    one unit used for the next), decoded whole or, above `max_row_group_bytes`, streamed: then at
-    most those bytes and a slice as large as a slot. Beside it lie the fetched bytes of this block and of the next.
-    """
-    unit = min(shape.unit_bytes, shape.max_row_group_bytes + shape.slot_bytes)
-    fetched = shape.fetch_bytes
-    if shape.unit_bytes > shape.max_row_group_bytes:
-        fetched = min(fetched, shape.max_row_group_bytes)  # a streamed unit's bytes come as they are needed
+    """Computes the bound of one loader."""
     return MemoryBound(
         terms={
             "arena": arena_bytes_of(shape.field_row_bytes, num_slots=shape.num_slots, block_rows=shape.block_rows),
-            "decode": shape.threads * (2 * unit + 2 * fetched + shape.slot_bytes + DECODE_SPARE_BYTES),
+            "decode": shape.threads * _decode_bytes_of(shape),
             "batches": _batches_of(shape) * batch_bytes_of(shape.field_row_bytes, shape.batch_size),
             "plan": shape.num_units * PLAN_UNIT_BYTES
             + sum(shape.window_rows) * PLAN_WINDOW_ROW_BYTES
-            + shape.announced_rows * ANNOUNCED_ROW_BYTES,
+            + shape.announced_rows * ANNOUNCED_ROW_BYTES
+            + shape.ahead_rows * PLANNED_ROW_BYTES,
             "processes": LIBRARIES_BYTES + COORDINATOR_BYTES + shape.threads * WORKER_BYTES,
         },
         shape=shape,
     )
+
+
+def stream_bytes(decoding_bytes: int, row_bytes: int, num_columns: int) -> int:
+    """Returns what a stream over a row group holds: a batch twice, and each column's buffer, page and dictionary.
+
+    Args:
+        decoding_bytes: What decoding the row group's projected columns takes.
+        row_bytes: The same of one row, on average.
+        num_columns: The projected columns.
+    """
+    batch = max(min(STREAM_BATCH_BYTES, decoding_bytes), row_bytes)
+    return 2 * batch + min(3 * decoding_bytes, num_columns * STREAM_COLUMN_BYTES)
+
+
+def _decode_bytes_of(shape: LoaderShape) -> int:
+    """What one worker takes to decode, beside its interpreter and libraries.
+
+    Either a unit is decoded whole, beside others that were read in part; or slices of streams are, several of which are
+    open where several windows are read. A window may leave one behind, when it goes from a unit to the next.
+    """
+    windows = max(1, len(shape.window_rows))
+    whole = 2 * shape.whole_bytes + shape.fetch_bytes + min(shape.whole_bytes, shape.num_columns * PAGE_BYTES)
+    if shape.whole_rows > shape.block_rows:
+        whole += min(max(0, shape.max_row_group_bytes - shape.whole_bytes), windows * shape.whole_bytes)
+    streamed = 0
+    if shape.stream_bytes:
+        open_bytes = min(shape.max_row_group_bytes, (windows + 1) * shape.stream_bytes)
+        streamed = max(shape.stream_bytes, open_bytes) + STREAM_SPARE_BYTES
+    kept_footers = min(shape.footers_bytes, FACTS_BYTES + MAX_OPEN_SHARDS * shape.largest_footer_bytes)
+    footers = PARSED_FOOTER_FACTOR * (kept_footers + 2 * shape.largest_footer_bytes)  # one new, one's hole in the heap
+    return max(whole, streamed) + footers + shape.slot_bytes + DECODE_SPARE_BYTES
 
 
 def slots_needed(window_rows: Sequence[int], block_rows: int, in_flight: int, *, fill_rows: int | None = None) -> int:
@@ -268,7 +355,8 @@ def choose_block_rows(row_bytes: int, unit_rows_typical: int, num_windows: int) 
 
     A slot is about 8 MiB: enough to make a message per block cheap, little enough that the first batch need not wait
     for much. A typical unit fits whole (up to 16 MiB), or is cut into equal slices (4 to 8 MiB each); small units are
-    packed whole, as many as come to 4 to 8 MiB, but at most 128, as each costs a read of its own.
+    packed whole, as many as come to 4 to 8 MiB, but at most 128, as each costs a read of its own. Narrow rows come to
+    131 072 at most: planning takes memory by the row, whatever its width.
 
     Each window keeps its first and last block in part, so many windows would cost 16 MiB each: the target shrinks so
     that all edges come to 256 MiB, down to 64 KiB a slot. A row that is larger than all that has a slot of its own.
@@ -280,6 +368,7 @@ def choose_block_rows(row_bytes: int, unit_rows_typical: int, num_windows: int) 
     """
     edges = WINDOW_EDGES_TARGET_BYTES // (2 * max(1, num_windows))
     target_rows = max(1, max(SLOT_MIN_BYTES, min(SLOT_TARGET_BYTES, edges)) // max(1, row_bytes))
+    target_rows = min(target_rows, MAX_ROWS_IN_BLOCK)
     unit_rows = unit_rows_typical
     if unit_rows < 1:
         return target_rows
@@ -341,7 +430,8 @@ def _with_block_rows(shape: LoaderShape, block_rows: int) -> LoaderShape:
 
 
 def _with_buffer_rows(shape: LoaderShape, buffer_rows: int) -> LoaderShape:
-    return replace(shape, window_rows=tuple(min(rows, buffer_rows) for rows in shape.window_rows))
+    windows = tuple(min(rows, buffer_rows) for rows in shape.window_rows)
+    return replace(shape, window_rows=windows, buffer_rows=min(shape.buffer_rows, buffer_rows))
 
 
 def _settings() -> Iterator[_Setting]:
@@ -369,7 +459,7 @@ def _settings() -> Iterator[_Setting]:
     )
     yield _Setting(
         name="shuffle.buffer_rows",
-        attributes=("window_rows",),
+        attributes=("window_rows", "buffer_rows"),
         now=lambda shape: max(shape.window_rows, default=1),
         put=_with_buffer_rows,
         lowest=lambda _: 1,

@@ -123,6 +123,8 @@ def listed_loaders() -> list[LoaderEntry]:
 
 
 def _entries(folder: Path, *, remove_stale: bool) -> Iterator[LoaderEntry]:
+    if remove_stale:
+        _remove_halves(folder)
     for path in list(folder.glob("*.json")):
         entry = _read_entry(path)
         if entry is not None and process_start_time(entry.pid) == entry.start_time:
@@ -131,6 +133,16 @@ def _entries(folder: Path, *, remove_stale: bool) -> Iterator[LoaderEntry]:
             for stale in (path, path.with_suffix(".sock")):
                 with contextlib.suppress(OSError):
                     stale.unlink()
+
+
+def _remove_halves(folder: Path) -> None:
+    """Removes what a loader that was killed while it made its entry has left: files whose names hold its pid."""
+    for path in [*folder.glob("*.sock"), *folder.glob("*.partial")]:
+        stem = path.name.partition(".")[0]
+        pid = stem.partition("-")[0]
+        if not (folder / f"{stem}.json").exists() and pid.isdigit() and process_start_time(int(pid)) is None:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _read_entry(path: Path) -> LoaderEntry | None:

@@ -6,6 +6,7 @@ footers are read in workers and nowhere else, and walking all columns of a wide 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from o41td.errors import CorruptDataError
-from o41td.fields import FieldPlan
-from o41td.projection import ProjectionPlan, plan_projection
+from o41td.fields import SOURCE_DTYPES, FieldPlan
+from o41td.projection import FieldProjection, ProjectionPlan, plan_projection
 from o41td.workers.shard_file import content_version, identity_of, open_shard_file, raise_failure
 
 __all__ = ["ShardFooter", "check_leaves", "decoded_width_of", "read_footer"]
@@ -25,17 +26,32 @@ __all__ = ["ShardFooter", "check_leaves", "decoded_width_of", "read_footer"]
 _OFFSET_BYTES = 4.125
 """A list's offset and validity bit: one a row, and for each level below the outermost one a value at most."""
 
+_LEVEL_BYTES = 2
+"""Arrow decodes the levels of a whole column chunk into 16-bit integers: one a value for definition (where anything may
+be null) and one for repetition (where anything is a list). Of a list of bools they are 32 times the values."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFooter:
-    """One shard, by row group: rows, decoded and compressed bytes of the projected columns, each int64 [row groups].
+    """One shard, by row group: rows, and bytes of the projected columns, each int64 [row groups].
 
-    `decoded_bytes` is what the columns take in Arrow, and never less than what their pages take uncompressed.
+    Attributes:
+        rows: Rows.
+        decoded_bytes: What the columns take in Arrow, and never less than what their pages take uncompressed.
+        decoding_bytes: The same with the levels that Arrow holds while it decodes them.
+        compressed_bytes: What they take in the file.
+        footer_bytes: What the footer itself takes in the file.
+        size_bytes: The file's size.
+        mtime_ns: Its modification time.
+        version: Digest of its content.
+        plan: How its columns become fields.
     """
 
     rows: NDArray[np.int64]
     decoded_bytes: NDArray[np.int64]
+    decoding_bytes: NDArray[np.int64]
     compressed_bytes: NDArray[np.int64]
+    footer_bytes: int
     size_bytes: int
     mtime_ns: int
     version: str
@@ -84,7 +100,7 @@ def read_footer(filesystem: Any, path: str, fields: Sequence[FieldPlan], *, sour
     plan = plan_projection(schema, fields, source=source, shard=path)
     check_leaves(plan, metadata, source=source, shard=path)
     try:
-        rows, decoded_bytes, compressed_bytes = _row_groups_of(metadata, plan)
+        rows, decoded_bytes, decoding_bytes, compressed_bytes = _row_groups_of(metadata, plan)
     except Exception as error:  # noqa: BLE001 - as above
         raise_failure(error, source=source, shard=path)
     if (rows < 0).any() or int(rows.sum()) != metadata.num_rows:
@@ -93,7 +109,9 @@ def read_footer(filesystem: Any, path: str, fields: Sequence[FieldPlan], *, sour
     return ShardFooter(
         rows=rows,
         decoded_bytes=decoded_bytes,
+        decoding_bytes=decoding_bytes,
         compressed_bytes=compressed_bytes,
+        footer_bytes=int(metadata.serialized_size),
         size_bytes=identity.size_bytes,
         mtime_ns=identity.mtime_ns,
         version=version,
@@ -131,26 +149,36 @@ def decoded_width_of(leaf_type: Any) -> float:
         return 8.0
 
 
+def _packed_row_bytes(item: FieldProjection) -> int:
+    """What a row that fills the field packs: pages of equal rows are small, and say nothing of it."""
+    return math.prod(item.field.shape) * SOURCE_DTYPES[item.field.source_dtype or "i32"].itemsize
+
+
 def _row_groups_of(
     metadata: Any, plan: ProjectionPlan
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     leaf_types = {item.leaf_index: item.leaf_type for item in plan.fields}
+    packed_bytes = {item.leaf_index: _packed_row_bytes(item) for item in plan.fields if item.kind == "packed"}
     columns = []
     for index in plan.column_indices:
         column = metadata.schema.column(index)
         nullable = 0.125 if column.max_definition_level else 0.0
-        columns.append((index, decoded_width_of(leaf_types[index]) + nullable, column.max_repetition_level))
+        level_bytes = _LEVEL_BYTES * ((column.max_definition_level > 0) + (column.max_repetition_level > 0))
+        width = decoded_width_of(leaf_types[index]) + nullable + packed_bytes.get(index, 0)
+        columns.append((index, width, column.max_repetition_level, level_bytes))
     num_groups = metadata.num_row_groups
     rows = np.zeros(num_groups, np.int64)
     decoded = np.zeros(num_groups, np.int64)
+    levels = np.zeros(num_groups, np.int64)
     compressed = np.zeros(num_groups, np.int64)
     for group in range(num_groups):
         row_group = metadata.row_group(group)
         rows[group] = num_rows = row_group.num_rows
-        for index, width, num_lists in columns:
+        for index, width, num_lists, level_bytes in columns:
             chunk = row_group.column(index)
             num_offsets = (num_rows + 1 + (num_lists - 1) * chunk.num_values) if num_lists else 0
             in_arrow = int(chunk.num_values * width + num_offsets * _OFFSET_BYTES) + 1
             decoded[group] += max(in_arrow, chunk.total_uncompressed_size)
+            levels[group] += chunk.num_values * level_bytes
             compressed[group] += chunk.total_compressed_size
-    return rows, decoded, compressed
+    return rows, decoded, decoded + levels, compressed

@@ -88,12 +88,14 @@ class ReadFooter(NamedTuple):
 
 
 class FooterRead(NamedTuple):
-    """A shard's units: rows, decoded and compressed bytes of the projected columns, each int64 little-endian."""
+    """A shard's units: rows, and bytes of the projected columns as in `SourceIndex`, each int64 little-endian."""
 
     task_id: int
     rows: bytes
     decoded_bytes: bytes
+    decoding_bytes: bytes
     compressed_bytes: bytes
+    footer_bytes: int
     size_bytes: int
     mtime_ns: int
     version: str
@@ -129,7 +131,7 @@ class AttachArena(NamedTuple):
 class DecodeBlock(NamedTuple):
     """Decode a block of `num_rows` rows into a slot.
 
-    Each piece is ``[number, uri, size_bytes, mtime_ns, shard_rows, row_group, group_rows, decoded_bytes, shard_row,
+    Each piece is ``[number, uri, size_bytes, mtime_ns, shard_rows, row_group, group_rows, decoding_bytes, shard_row,
     row_start, row_stop, block_row]``: rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of
     its shard, are the block's from `block_row` on. The slot has the block's rows in their `LeavingOrder`, whose three
     numbers are `leaving`; in the block's own order where that is None. `careful` asks for a `PieceBegun` with the
@@ -439,8 +441,9 @@ def _refuse_torn_columns(message: Message) -> None:
         case BatchesReady(numbers=numbers, num_rows=num_rows, digests=digests, releases=releases, rows=rows):
             is_whole = len(numbers) == len(num_rows) == len(digests) == len(releases)
             is_whole = is_whole and min(num_rows, default=0) >= 0 and len(rows) == sum(num_rows) * _INT64_BYTES
-        case FooterRead(rows=rows, decoded_bytes=decoded, compressed_bytes=compressed):
-            is_whole = len(rows) == len(decoded) == len(compressed) and len(rows) % _INT64_BYTES == 0
+        case FooterRead():
+            columns = (message.rows, message.decoded_bytes, message.decoding_bytes, message.compressed_bytes)
+            is_whole = len(set(map(len, columns))) == 1 and len(message.rows) % _INT64_BYTES == 0
         case BlockDecoded(bad_rows=rows_of, bad_errors=errors) | BlockFailed(bad_rows=rows_of, bad_errors=errors):
             is_whole = len(rows_of) == len(errors) and all(len(rows) % _INT64_BYTES == 0 for rows in rows_of)
         case _:

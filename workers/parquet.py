@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from o41td.encodings import PARQUET, holds_records
 from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
+from o41td.memory import FACTS_BYTES, MAX_OPEN_SHARDS, STREAM_BATCH_BYTES
 from o41td.projection import ProjectionPlan, plan_projection
 from o41td.workers.footer import check_leaves
 from o41td.workers.project import Projector
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from o41td.workers.record_reader import RecordReader
 
 __all__ = ["HeldGroups", "ReaderPool", "ShardFacts", "ShardReader"]
-
-_FACTS_BYTES = 4 << 20
-"""Footers kept parsed, by their size in the file; parsed they take about three times as much."""
 
 
 class HeldGroups:
@@ -104,7 +102,7 @@ class ShardReader:
         num_rows: The rows that the index or a manifest says it has; other ones are refused.
         etag: The object's etag when it was indexed, where it had one.
         filesystem: An fsspec filesystem, or None for this machine's files.
-        max_row_group_bytes: Row groups that take more decoded are streamed in slices.
+        max_row_group_bytes: Row groups whose decoding takes more are streamed in slices.
         held: Where partly read row groups are kept; by default the reader's own.
         known: What an earlier reader of the very same file had learned, which spares parsing the footer again.
 
@@ -174,7 +172,7 @@ class ShardReader:
         row_stop: int,
         *,
         group_rows: int | None = None,
-        decoded_bytes: int | None = None,
+        decoding_bytes: int | None = None,
     ) -> Any:
         """Decodes rows [row_start, row_stop) of a row group: a `pyarrow.Table` of the projected leaf columns.
 
@@ -186,7 +184,7 @@ class ShardReader:
             row_start: First row, within the row group.
             row_stop: One past the last row.
             group_rows: The row group's rows when it was indexed.
-            decoded_bytes: What the index says that its projected columns take decoded.
+            decoding_bytes: What the index says that decoding its projected columns takes.
 
         Raises:
             ChangedDataError: The shard is not what was indexed any more.
@@ -197,13 +195,20 @@ class ShardReader:
         num_rows = self._rows_of(row_group, group_rows)
         assert 0 <= row_start < row_stop <= num_rows, "the range lies in the row group"
         try:
-            table = self._read(row_group, row_start, row_stop, num_rows, decoded_bytes)
+            table = self._read(row_group, row_start, row_stop, num_rows, decoding_bytes)
         except Exception as error:  # noqa: BLE001 - whatever damaged bytes make Arrow raise is that row group's error
             self._held.drop((id(self), row_group))
             self._check_unchanged()
             raise_failure(error, source=self.source, shard=self.path, row_group=row_group)
         self._check_unchanged()
         return table
+
+    def rows_at_once(self, row_group: int, decoding_bytes: int) -> int:
+        """How many rows to ask `read_rows` for at once: rows that are cut to little may be large before the cut."""
+        num_rows = self._rows_of(row_group, None)
+        if decoding_bytes <= self._max_row_group_bytes:
+            return max(1, num_rows)
+        return max(1, num_rows * STREAM_BATCH_BYTES // decoding_bytes)
 
     def will_need(self, row_group: int) -> None:
         """Asks the kernel to read a row group's projected columns ahead, which goes on while others are decoded.
@@ -240,12 +245,12 @@ class ShardReader:
                 file.close()
             raise_failure(error, source=self.source, shard=self.path)
 
-    def _read(self, row_group: int, row_start: int, row_stop: int, num_rows: int, decoded_bytes: int | None) -> Any:
+    def _read(self, row_group: int, row_start: int, row_stop: int, num_rows: int, decoding_bytes: int | None) -> Any:
         key = (id(self), row_group)
         whole = row_start == 0 and row_stop == num_rows
         held = self._held.get(key)
-        if held is None and (decoded_bytes or 0) > self._max_row_group_bytes and not (whole and num_rows == 1):
-            held = self._stream(row_group, decoded_bytes or 0)
+        if held is None and (decoding_bytes or 0) > self._max_row_group_bytes and not (whole and num_rows == 1):
+            held = self._stream(row_group, decoding_bytes or 0)
             self._held.put(key, held, held.nbytes)
         if isinstance(held, RowGroupStream):
             rows = held.read_rows(row_start, row_stop)
@@ -256,7 +261,7 @@ class ShardReader:
                 self._held.drop(key)
             return rows
         if held is None:
-            self._held.make_room(decoded_bytes or 0)
+            self._held.make_room(decoding_bytes or 0)
             held = self._decode(row_group)
             self._check_count(row_group, num_rows, held.num_rows)
             if row_stop < num_rows:
@@ -281,14 +286,14 @@ class ShardReader:
                 row_group, column_indices=self._column_indices, use_threads=False
             )
 
-    def _stream(self, row_group: int, decoded_bytes: int) -> RowGroupStream:
+    def _stream(self, row_group: int, decoding_bytes: int) -> RowGroupStream:
         return RowGroupStream(
             self.path,
             self._filesystem,
             metadata=self._metadata,
             row_group=row_group,
             column_indices=self._column_indices,
-            decoded_bytes=decoded_bytes,
+            decoding_bytes=decoding_bytes,
         )
 
     def _rows_of(self, row_group: int, group_rows: int | None) -> int:
@@ -329,7 +334,7 @@ class ReaderPool:
     Called by: A worker, from one thread.
     """
 
-    def __init__(self, *, max_open: int = 8, max_row_group_bytes: int = 64 << 20) -> None:
+    def __init__(self, *, max_open: int = MAX_OPEN_SHARDS, max_row_group_bytes: int = 64 << 20) -> None:
         self._max_open = max_open
         self._max_row_group_bytes = max_row_group_bytes
         self._held = HeldGroups(max_row_group_bytes)
@@ -415,7 +420,7 @@ class ReaderPool:
         self._facts_bytes += facts.metadata.serialized_size
         self._facts_bytes -= 0 if before is None else before.metadata.serialized_size
         self._facts[key] = facts
-        while self._facts_bytes > _FACTS_BYTES and len(self._facts) > 1:
+        while self._facts_bytes > FACTS_BYTES and len(self._facts) > 1:
             self._facts_bytes -= self._facts.popitem(last=False)[1].metadata.serialized_size
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,10 @@ class RefusedRows:
 
     rows: NDArray[np.int64]
     error: ValueRefusedError
+
+
+_CHECKED_ITEMS = 128 << 10
+"""Items that are looked at one by one at a time: each takes some 30 bytes meanwhile, 4 MiB in all."""
 
 
 class Projector:
@@ -304,7 +309,9 @@ class _ColumnWriter:
             if leaf.valid is None and self._conversion_of(leaf).all_fit(leaf.values):
                 self._write_clean(level, leaf, flat)
             else:
-                self._write_checked(level, leaf, flat.array, place)
+                for start, stop in _runs_of(np.minimum(level.lengths, flat.array.shape[1])):
+                    part = ListLevel(level.starts[start:stop], level.lengths[start:stop], None, level.items)
+                    self._write_checked(part, leaf, flat.array[start:stop], place.of_rows(start, stop))
             if level.valid is not None:
                 self._fill_nulls(~level.valid, out, place, "the list is null")
 
@@ -383,6 +390,12 @@ class _Place:
         self._first_row = first_row
         self._owners = owners
 
+    def of_rows(self, start: int, stop: int) -> _Place:
+        """The place of a part of this place's values."""
+        if self._owners is None:
+            return _Place(self._refusals, self._column, self._first_row + start)
+        return _Place(self._refusals, self._column, self._first_row, owners=self._owners[start:stop])
+
     def of_items(self, counts: NDArray[np.int64]) -> _Place:
         """The place of items, so many for each value of this place."""
         owners = np.arange(len(counts), dtype=np.int64) if self._owners is None else self._owners
@@ -394,6 +407,16 @@ class _Place:
         if self._owners is not None:
             rows = self._owners[rows]
         self._refusals.add(self._first_row + rows, self._column, value, why, advice)
+
+
+def _runs_of(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Cuts rows of so many items each into runs of at most `_CHECKED_ITEMS` items, or one row."""
+    ends = np.cumsum(counts)
+    cuts = [0]
+    while cuts[-1] < len(counts):
+        done = ends[cuts[-1] - 1] if cuts[-1] else 0
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, done + _CHECKED_ITEMS, side="right"))))
+    return list(pairwise(cuts))
 
 
 def _leaf_of(level: ListLevel) -> tuple[ListLevel, LeafValues]:

@@ -9,6 +9,7 @@ slice is decompressed at most, never parsed.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,7 +96,7 @@ class RecordReader:
         row_stop: int,
         *,
         group_rows: int | None = None,
-        decoded_bytes: int | None = None,  # noqa: ARG002 - every shard is read in slices
+        decoding_bytes: int | None = None,  # noqa: ARG002 - every shard is read in slices
     ) -> DecodedRecords:
         """Decodes records [row_start, row_stop).
 
@@ -104,7 +105,7 @@ class RecordReader:
             row_start: First record.
             row_stop: One past the last record.
             group_rows: The shard's records when it was indexed.
-            decoded_bytes: Of no account.
+            decoding_bytes: Of no account.
 
         Returns:
             The records, or those before the first that cannot be had, with its error.
@@ -124,6 +125,10 @@ class RecordReader:
             raise_failure(error, source=self.source, shard=self.path)
         self._check_unchanged()
         return records
+
+    def rows_at_once(self, row_group: int, decoding_bytes: int) -> int:  # noqa: ARG002 - every shard is read in slices
+        """How many records to ask `read_rows` for at once: as many as a slot has."""
+        return sys.maxsize
 
     def will_need(self, row_group: int) -> None:  # noqa: ARG002 - the only one
         """Asks the kernel to read the shard's beginning ahead; where it is read in order, the kernel goes on itself."""

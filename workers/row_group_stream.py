@@ -1,7 +1,8 @@
 """A large row group, read in slices: bounded memory, forwards; going back begins the row group anew.
 
 Column chunks are read through small buffers page by page, so neither the compressed nor the decoded row group is ever
-whole in memory. What is held is one decoded batch and the buffers.
+whole in memory. What is held is one decoded batch and, of each column, its buffer, its page and its dictionary:
+`stream_bytes` of `o41td.memory`, which the bound counts with.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from o41td.memory import STREAM_BATCH_BYTES, stream_bytes
 from o41td.workers.shard_file import open_shard_file
 
 __all__ = ["RowGroupStream"]
 
 _BUFFER_BYTES = 256 << 10
-_BATCH_BYTES = 8 << 20
 
 
 class RowGroupStream:
@@ -29,7 +30,7 @@ class RowGroupStream:
         metadata: The shard's footer.
         row_group: The row group.
         column_indices: The leaf columns to read.
-        decoded_bytes: What these columns take decoded; it sets how many rows are decoded at once.
+        decoding_bytes: What decoding these columns takes; it sets how many rows are decoded at once.
     """
 
     def __init__(
@@ -40,16 +41,13 @@ class RowGroupStream:
         metadata: Any,
         row_group: int,
         column_indices: Sequence[int],
-        decoded_bytes: int,
+        decoding_bytes: int,
     ) -> None:
         self._row_group = row_group
         self._column_indices = list(column_indices)
         self._num_rows: int = metadata.row_group(row_group).num_rows
-        self._batch_rows = max(1, _BATCH_BYTES * self._num_rows // max(1, decoded_bytes))
-        self.nbytes = 2 * decoded_bytes * self._batch_rows // max(1, self._num_rows) + _BUFFER_BYTES * len(
-            column_indices
-        )
-        """Memory held, about."""
+        self.batch_rows = max(1, STREAM_BATCH_BYTES * self._num_rows // max(1, decoding_bytes))
+        self.nbytes = stream_bytes(decoding_bytes, decoding_bytes // max(1, self._num_rows), len(column_indices))
         self._file = open_shard_file(path, filesystem)
         self._parquet = pq.ParquetFile(
             self._file, metadata=metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
@@ -98,5 +96,5 @@ class RowGroupStream:
         self._row = 0
         self._batch = None
         self._batches = self._parquet.reader.iter_batches(
-            self._batch_rows, [self._row_group], column_indices=self._column_indices, use_threads=False
+            self.batch_rows, [self._row_group], column_indices=self._column_indices, use_threads=False
         )

@@ -131,7 +131,9 @@ class Worker:
             task_id=order.task_id,
             rows=footer.rows.astype("<i8").tobytes(),
             decoded_bytes=footer.decoded_bytes.astype("<i8").tobytes(),
+            decoding_bytes=footer.decoding_bytes.astype("<i8").tobytes(),
             compressed_bytes=footer.compressed_bytes.astype("<i8").tobytes(),
+            footer_bytes=footer.footer_bytes,
             size_bytes=footer.size_bytes,
             mtime_ns=footer.mtime_ns,
             version=footer.version,
@@ -158,7 +160,17 @@ class Worker:
             np.array([number] if count.num_rows else [], "<i8").tobytes()
             for number in (count.num_rows, count.text_bytes, count.size_bytes)
         )
-        return FooterRead(order.task_id, rows, decoded, compressed, count.size_bytes, count.mtime_ns, count.version)
+        return FooterRead(
+            task_id=order.task_id,
+            rows=rows,
+            decoded_bytes=decoded,
+            decoding_bytes=decoded,
+            compressed_bytes=compressed,
+            footer_bytes=0,
+            size_bytes=count.size_bytes,
+            mtime_ns=count.mtime_ns,
+            version=count.version,
+        )
 
     def _attach(self, order: AttachArena, descriptor: int) -> None:
         layout = ArenaLayout.from_record(order.layout)
@@ -255,10 +267,9 @@ class Worker:
                 bad.append((refused.rows + (at + row - row_start), refused.error))
             row += done
             if error is not None:
-                is_last = len(bad) >= _MAX_BAD_RECORDS
-                stop = row_stop if is_last else row + 1
-                bad.append((np.arange(at + row - row_start, at + stop - row_start), error))
-                row = stop
+                first = min(row, row_stop - 1)  # what is wrong behind a shard's last record is told of that one
+                row = row_stop if len(bad) >= _MAX_BAD_RECORDS else first + 1
+                bad.append((np.arange(at + first - row_start, at + row - row_start), error))
         return bad
 
     def _decode_rows(
@@ -273,8 +284,9 @@ class Worker:
         begun = time.perf_counter()
         reader = self._reader(order.source, piece)
         opened = time.perf_counter()
-        table = reader.read_rows(group, row_start, row_stop, group_rows=group_rows, decoded_bytes=group_bytes)
         work.fetch_s += opened - begun
+        row_stop = min(row_stop, row_start + reader.rows_at_once(group, group_bytes))
+        table = reader.read_rows(group, row_start, row_stop, group_rows=group_rows, decoding_bytes=group_bytes)
         work.decode_s += time.perf_counter() - opened
         first, block_row = order.slot * self._block_rows, at + row_start - first_row
         if places is None:

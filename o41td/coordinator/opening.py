@@ -101,7 +101,9 @@ class IndexReading:
         value = [
             message.rows,
             message.decoded_bytes,
+            message.decoding_bytes,
             message.compressed_bytes,
+            message.footer_bytes,
             message.size_bytes,
             message.mtime_ns,
             message.version,
@@ -237,27 +239,48 @@ class IndexReading:
 
 
 def _units_of(path: str, value: Sequence[Any]) -> ShardUnits:
-    rows, decoded, compressed = (np.frombuffer(column, np.int64) for column in value[:3])
-    entry = ShardEntry(uri=path, rows=int(rows.sum()), size_bytes=value[3], mtime_ns=value[4], version=value[5])
-    return ShardUnits(entry=entry, rows=rows, decoded_bytes=decoded, compressed_bytes=compressed)
+    rows, decoded, decoding, compressed = (np.frombuffer(column, np.int64) for column in value[:4])
+    footer_bytes, size_bytes, mtime_ns, version = value[4:]
+    return ShardUnits(
+        entry=ShardEntry(uri=path, rows=int(rows.sum()), size_bytes=size_bytes, mtime_ns=mtime_ns, version=version),
+        rows=rows,
+        decoded_bytes=decoded,
+        decoding_bytes=decoding,
+        compressed_bytes=compressed,
+        footer_bytes=footer_bytes,
+    )
 
 
 def _all_units(wanted: Sequence[_Wanted], source: SourceJob) -> list[ShardUnits]:
     """Returns the units of a source's shards; what was not read of a shard is as in those that were."""
     read = [item.units for item in wanted if item.units is not None]
     rows = sum(units.entry.rows for units in read)
-    row_bytes = max((int(units.decoded_bytes.sum()) // max(1, units.entry.rows) + 1 for units in read), default=0)
-    row_bytes = row_bytes if rows else sum(map(field_bytes, source.fields))
-    return [item.units if item.units is not None else _stated_units(item, row_bytes) for item in wanted]
+    decoded, decoding = (
+        max((int(column.sum()) // max(1, len_of) + 1 for column, len_of in columns), default=0)
+        for columns in (
+            [(units.decoded_bytes, units.entry.rows) for units in read],
+            [(units.decoding_bytes, units.entry.rows) for units in read],
+        )
+    )
+    if not rows:
+        decoded = sum(map(field_bytes, source.fields))
+        decoding = 2 * decoded
+    footer_bytes = max((units.footer_bytes for units in read), default=0)
+    return [
+        item.units if item.units is not None else _stated_units(item, decoded, decoding, footer_bytes)
+        for item in wanted
+    ]
 
 
-def _stated_units(item: _Wanted, row_bytes: int) -> ShardUnits:
+def _stated_units(item: _Wanted, decoded_bytes: int, decoding_bytes: int, footer_bytes: int) -> ShardUnits:
     """The units of a shard that was not opened; its bytes are spread over its rows."""
     size_bytes, mtime_ns, _inode = item.identity
     total = int(item.stated_rows.sum())
     return ShardUnits(
         entry=ShardEntry(uri=item.path, rows=total, size_bytes=size_bytes, mtime_ns=mtime_ns, version=None),
         rows=item.stated_rows,
-        decoded_bytes=item.stated_rows * row_bytes,
+        decoded_bytes=item.stated_rows * decoded_bytes,
+        decoding_bytes=item.stated_rows * decoding_bytes,
         compressed_bytes=item.stated_rows * size_bytes // max(1, total),
+        footer_bytes=footer_bytes,
     )

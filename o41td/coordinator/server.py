@@ -411,7 +411,7 @@ class LoaderServer:
                     shard.rows,
                     int(index.unit_row_group[unit]),
                     int(index.unit_rows[unit]),
-                    int(index.unit_decoded_bytes[unit]),
+                    int(index.unit_decoding_bytes[unit]),
                     int(index.unit_first_row[unit]),
                     piece.row_start,
                     piece.row_stop,

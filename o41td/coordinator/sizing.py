@@ -20,10 +20,21 @@ import numpy as np
 
 from o41td.coordinator.blocks import GROUP_BLOCKS
 from o41td.coordinator.resident import num_resident_blocks
+from o41td.encodings import holds_records
 from o41td.fields import NUMPY_DTYPES, FieldPlan, field_bytes
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
-from o41td.memory import LoaderShape, MemoryBound, block_fill_rows, choose_block_rows, memory_bound, slots_needed
+from o41td.memory import (
+    RECORD_FETCH_BYTES,
+    RECORD_WORK_BYTES,
+    LoaderShape,
+    MemoryBound,
+    block_fill_rows,
+    choose_block_rows,
+    memory_bound,
+    slots_needed,
+    stream_bytes,
+)
 from o41td.shm.layout import ArenaLayout, plan_arena
 
 __all__ = ["LoaderSize", "size_loader"]
@@ -69,11 +80,15 @@ def size_loader(
         lookahead=job.lookahead,
         batch_size=max(stage.batch_size for stage in job.stages),
         prefetch_batches=job.prefetch_batches,
-        unit_bytes=max((source.work_bytes[0] for source in every), default=0),
-        fetch_bytes=max((source.work_bytes[1] for source in every), default=0),
+        num_columns=len(fields),
         max_row_group_bytes=job.max_row_group_bytes,
+        **_largest_units(every, job.max_row_group_bytes, len(fields)),
+        footers_bytes=sum(source.footers_bytes for source in every),
+        largest_footer_bytes=max((source.largest_footer_bytes for source in every), default=0),
         num_units=sum(len(source.unit_rows) for source in every),
         announced_rows=max(_window_batches(job, stage) * stage.batch_size for stage in job.stages),
+        buffer_rows=max(stage.buffer_rows for stage in job.stages),
+        reach_rows=_most_rows(job, sources),
     )
 
     def shape_of(stage: int, resident: frozenset[int], extra_slots: int) -> LoaderShape:
@@ -117,7 +132,7 @@ def size_loader(
         bound=bound,
         resident=tuple(resident),
         window_batches=tuple(_window_batches(job, stage) for stage in job.stages),
-        ahead_rows=(job.threads * job.lookahead + 2) * block_rows + max(s.buffer_rows for s in job.stages),
+        ahead_rows=bound.shape.ahead_rows,
     )
 
 
@@ -128,6 +143,35 @@ def _regions_of(fields: Sequence[FieldPlan]) -> list[tuple[str, str, tuple[int, 
 def _window_batches(job: StreamJob, stage: StageJob) -> int:
     """Batches that may be with the consumer ungathered: enough that a message carries many, few enough to be small."""
     return max(job.prefetch_batches + 2, min(_MAX_WINDOW_BATCHES, _WINDOW_ROWS // stage.batch_size))
+
+
+def _most_rows(job: StreamJob, sources: Sequence[Sequence[SourceIndex]]) -> int | None:
+    """Rows of the largest stage, None where one has no end."""
+    if any(stage.infinite for stage in job.stages):
+        return None
+    return max(sum(source.num_rows for source in stage) for stage in sources)
+
+
+def _largest_units(sources: Sequence[SourceIndex], max_bytes: int, num_columns: int) -> dict[str, int]:
+    """Returns what `LoaderShape` wants to know of the largest units; a unit of one row is never streamed."""
+    found = {"whole_bytes": 0, "whole_rows": 0, "fetch_bytes": 0, "stream_bytes": 0}
+    for source in sources:
+        if holds_records(source.encoding):  # read piece by piece, however large the shard is
+            found["whole_bytes"] = max(found["whole_bytes"], RECORD_WORK_BYTES)
+            found["fetch_bytes"] = max(found["fetch_bytes"], RECORD_FETCH_BYTES)
+            continue
+        streamed = (source.unit_decoding_bytes > max_bytes) & (source.unit_rows > 1)
+        largest = {
+            "whole_bytes": source.unit_decoding_bytes[~streamed],
+            "whole_rows": source.unit_rows[~streamed],
+            "fetch_bytes": source.unit_compressed_bytes[~streamed],
+        }
+        found |= {name: max(found[name], int(values.max(initial=0))) for name, values in largest.items()}
+        decoding, rows = source.unit_decoding_bytes[streamed], source.unit_rows[streamed]
+        if len(rows):
+            most_bytes = stream_bytes(int(decoding.max()), int((decoding // rows).max()), num_columns)
+            found["stream_bytes"] = max(found["stream_bytes"], most_bytes)
+    return found
 
 
 def _typical_unit_rows(sources: Sequence[SourceIndex]) -> int:

@@ -26,8 +26,8 @@ def read_shard(
     for group, num_rows in enumerate(footer.rows.tolist()):
         for start in range(0, num_rows, block_rows):
             stop = min(start + block_rows, num_rows)
-            decoded_bytes = int(footer.decoded_bytes[group])
-            table = reader.read_rows(group, start, stop, group_rows=num_rows, decoded_bytes=decoded_bytes)
+            decoding_bytes = int(footer.decoding_bytes[group])
+            table = reader.read_rows(group, start, stop, group_rows=num_rows, decoding_bytes=decoding_bytes)
             slot = {name: values[first + start : first + stop] for name, values in out.items()}
             place = {"row_offset_in_shard": first + start, "row_group": group, "shard": path, "source": "s"}
             reader.projector.write(table, slot, **place)

@@ -21,7 +21,16 @@ def make_source(shards: Sequence[Sequence[int]], *, stage: int = 0, source: int 
     for number, units in enumerate(shards):
         rows = np.array(units, np.int64)
         entry = ShardEntry(uri=f"{source}/{number}", rows=int(rows.sum()), size_bytes=1, mtime_ns=0, version="v")
-        made.append(ShardUnits(entry=entry, rows=rows, decoded_bytes=8 * rows, compressed_bytes=4 * rows))
+        made.append(
+            ShardUnits(
+                entry=entry,
+                rows=rows,
+                decoded_bytes=8 * rows,
+                decoding_bytes=8 * rows,
+                compressed_bytes=4 * rows,
+                footer_bytes=500,
+            )
+        )
     return index_source(stage=stage, source=source, name=f"source {source}", shards=made)
 
 

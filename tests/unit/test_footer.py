@@ -43,6 +43,28 @@ def test_cost_of_dictionary_pages_is_the_decoded_one(tmp_path):
     assert 2_000_000 <= footer.decoded_bytes[0] <= 2_200_000
 
 
+def test_cost_of_equal_packed_rows(tmp_path):
+    """A dictionary page of one packed row, 500 times over: its cost is that of 500 rows of the field."""
+    row = np.arange(1000, dtype=np.int32).tobytes()
+    pq.write_table(pa.table({"t": pa.array([row] * 500, pa.binary())}), tmp_path / "a.parquet")
+    packed = FieldPlan(name="t", source="t", dtype="i32", shape=(1000,), source_dtype="i32")
+    footer = read_footer(None, str(tmp_path / "a.parquet"), [packed])
+    assert 2_000_000 <= footer.decoded_bytes[0] <= 2_010_000
+
+
+def test_decoding_cost_has_the_levels(tmp_path):
+    """Lists of bool take an eighth of a byte a value, and 4 more while they are decoded; required values none."""
+    schema = pa.schema([("mask", pa.list_(pa.bool_())), pa.field("id", pa.int64(), nullable=False)])
+    table = pa.table({"mask": [[True] * 100] * 500, "id": range(500)}, schema)
+    pq.write_table(table, tmp_path / "a.parquet")
+    mask = FieldPlan(name="mask", source="mask", dtype="bool", shape=(100,))
+    footer = read_footer(None, str(tmp_path / "a.parquet"), [mask])
+    assert (footer.decoding_bytes - footer.decoded_bytes).tolist() == [4 * 50_000]
+    footer = read_footer(None, str(tmp_path / "a.parquet"), [ID])
+    assert (footer.decoding_bytes - footer.decoded_bytes).tolist() == [0]
+    assert footer.footer_bytes == pq.read_metadata(tmp_path / "a.parquet").serialized_size
+
+
 @pytest.mark.parametrize("groups", [0, 1])
 def test_shards_without_rows(tmp_path, groups):
     """A shard with no row group, or an empty one, is fine."""

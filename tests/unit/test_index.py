@@ -15,7 +15,14 @@ def shard(uri: str, rows: list[int]) -> ShardUnits:
     """What a footer says of a shard with these row groups."""
     counts = np.array(rows, np.int64)
     entry = ShardEntry(uri=uri, rows=sum(rows), size_bytes=9, mtime_ns=7, version="v-" + uri)
-    return ShardUnits(entry=entry, rows=counts, decoded_bytes=counts * 4, compressed_bytes=counts)
+    return ShardUnits(
+        entry=entry,
+        rows=counts,
+        decoded_bytes=counts * 4,
+        decoding_bytes=counts * 6,
+        compressed_bytes=counts,
+        footer_bytes=7,
+    )
 
 
 def test_units_lie_end_to_end() -> None:
@@ -28,6 +35,8 @@ def test_units_lie_end_to_end() -> None:
     assert index.unit_rows.tolist() == [5, 3, 0, 7, 1]
     assert index.unit_first_row.tolist() == [0, 5, 0, 0, 7]
     assert index.unit_decoded_bytes.tolist() == [20, 12, 0, 28, 4]
+    assert index.unit_decoding_bytes.tolist() == [30, 18, 0, 42, 6]
+    assert (index.footers_bytes, index.largest_footer_bytes) == (7 * len(index.shards), 7)
     assert index.shard_first_unit.tolist() == [0, 2, 2, 5]
     assert index.num_rows == 16
 

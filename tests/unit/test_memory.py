@@ -13,6 +13,7 @@ from o41td.memory import (
     human_bytes,
     memory_bound,
     slots_needed,
+    stream_bytes,
 )
 
 MIB = 1 << 20
@@ -25,7 +26,9 @@ SHAPE = LoaderShape(
     lookahead=2,
     batch_size=32,
     prefetch_batches=2,
-    unit_bytes=20 * MIB,
+    num_columns=2,
+    whole_bytes=20 * MIB,
+    whole_rows=1000,
     fetch_bytes=5 * MIB,
     max_row_group_bytes=64 * MIB,
     num_units=1000,
@@ -39,19 +42,63 @@ def test_terms_by_hand():
     assert SHAPE.num_slots == 15
     assert bound.terms == {
         "arena": 15 * 1024 * 8192 + 15 * 1024 * 4,  # both whole pages
-        "decode": 2 * (2 * 20 * MIB + 2 * 5 * MIB + 1024 * 8196 + 16 * MIB),
+        "decode": 2 * (2 * 20 * MIB + 5 * MIB + 2 * MIB + 1024 * 8196 + 12 * MIB),
         "batches": 5 * (32 * 8192 + 128),
-        "plan": 1000 * 96 + 8192 * 40,
-        "processes": (46 + 24 + 2 * 40) * MIB,
+        "plan": 1000 * 96 + 8192 * 40 + 6 * 1024 * 32,  # planned ahead: four blocks in flight and two
+        "processes": (38 + 23 + 2 * 26) * MIB,
     }
     assert bound.total_bytes == sum(bound.terms.values())
     assert bound.to_record() == {"bound_bytes": bound.total_bytes, "terms": bound.terms}
 
 
-def test_streaming_caps_the_decode_term():
-    """A unit above max_row_group_bytes costs that and a slice of a slot's size, not its own size."""
-    bound = memory_bound(replace(SHAPE, unit_bytes=1 << 40))
-    assert bound.terms["decode"] == 2 * (2 * (64 * MIB + 1024 * 8196) + 10 * MIB + 1024 * 8196 + 16 * MIB)
+def each_decodes(shape: LoaderShape) -> int:
+    """What a worker takes to decode, without a slot's worth of temporaries and the spare."""
+    return memory_bound(shape).terms["decode"] // shape.threads - 1024 * 8196 - 12 * MIB
+
+
+def test_units_read_in_part_count_beside_the_one_that_is_decoded():
+    """A unit cut into slices is kept for the next; two windows keep two, and never more than max_row_group_bytes."""
+    sliced = replace(SHAPE, whole_rows=1025)
+    assert each_decodes(sliced) == (47 + 2 * 20) * MIB
+    assert each_decodes(replace(sliced, window_rows=(1,))) == (47 + 20) * MIB
+    assert each_decodes(replace(sliced, window_rows=(1,) * 9)) == (47 + 44) * MIB
+    assert each_decodes(replace(sliced, whole_bytes=64 * MIB)) == (2 * 64 + 7) * MIB
+
+
+def test_streams_count_instead_where_they_take_more():
+    """Two windows may have three streams open, within max_row_group_bytes; a single larger one is open all the same."""
+    small = replace(SHAPE, whole_bytes=0, fetch_bytes=0)
+    assert each_decodes(replace(small, stream_bytes=16 * MIB)) == (3 * 16 + 24) * MIB
+    assert each_decodes(replace(small, stream_bytes=30 * MIB)) == (64 + 24) * MIB
+    assert each_decodes(replace(small, stream_bytes=90 * MIB)) == (90 + 24) * MIB
+    assert each_decodes(replace(SHAPE, stream_bytes=1 * MIB)) == 47 * MIB
+
+
+@pytest.mark.parametrize(
+    ("decoding_bytes", "row_bytes", "num_columns", "expected"),
+    [
+        (1 << 40, 8192, 1, 16 * MIB + 7 * MIB // 4),  # two batches of 8 MiB, and what a column keeps
+        (1 << 40, 8192, 60, 16 * MIB + 105 * MIB),
+        (1 << 40, 100 * MIB, 1, 200 * MIB + 7 * MIB // 4),  # a batch has a row at least
+        (1 * MIB, 10, 200, 5 * MIB),  # no more than there is: two batches of it all, and its pages thrice
+    ],
+)
+def test_stream_bytes(decoding_bytes, row_bytes, num_columns, expected):
+    """A stream holds two batches, and of each column what reading it takes."""
+    assert stream_bytes(decoding_bytes, row_bytes, num_columns) == expected
+
+
+def test_footers_count_parsed():
+    """Nine times what they are in the files: those kept or open, the one that is parsed, and one more."""
+    assert each_decodes(replace(SHAPE, footers_bytes=1000, largest_footer_bytes=100)) - 47 * MIB == 9 * 1200
+    many = replace(SHAPE, footers_bytes=1 << 40, largest_footer_bytes=MIB)
+    assert each_decodes(many) == (47 + 9 * (4 + 8 + 2)) * MIB
+
+
+def test_no_more_rows_are_planned_than_there_are():
+    """Rows planned ahead: six blocks and the shuffle's buffer, or the whole of a finite stage."""
+    assert replace(SHAPE, buffer_rows=4096).ahead_rows == 6 * 1024 + 4096
+    assert replace(SHAPE, buffer_rows=4096, reach_rows=5000).ahead_rows == 5000
 
 
 def test_ranks_and_resident_slots_count():
@@ -78,7 +125,8 @@ def applied(shape: LoaderShape, name: str, value: int) -> LoaderShape:
 
 def test_refusal_names_terms_and_settings_that_fit():
     """Each value the refusal names makes the stream fit, alone, and one more would not."""
-    bound = memory_bound(SHAPE)
+    shape = replace(SHAPE, whole_rows=2000)  # units are cut into slices, whatever block_rows is
+    bound = memory_bound(shape)
     limit = bound.total_bytes - 40 * MIB
     with pytest.raises(MemoryBoundError) as caught:
         bound.check(limit)
@@ -90,9 +138,9 @@ def test_refusal_names_terms_and_settings_that_fit():
     named = dict(re.findall(r"([a-z_.]+) = (\d+) \(now", advice))
     assert set(named) == {"block_rows", "threads", "shuffle.buffer_rows"}
     for name, text in named.items():
-        assert memory_bound(applied(SHAPE, name, int(text))).total_bytes <= limit
+        assert memory_bound(applied(shape, name, int(text))).total_bytes <= limit
         if name != "threads":
-            assert memory_bound(applied(SHAPE, name, int(text) + 1)).total_bytes > limit
+            assert memory_bound(applied(shape, name, int(text) + 1)).total_bytes > limit
     assert f"memory_limit_bytes = {bound.total_bytes}" in advice
 
 
@@ -120,10 +168,10 @@ def test_refusal_is_honest_where_nothing_helps():
 def test_explain_is_a_table_biggest_first():
     """The table has a line per term, biggest first, and the total last."""
     lines = memory_bound(SHAPE).explain().splitlines()
-    # processes 150 MiB, decode 148 MiB, arena 120.1 MiB.
-    assert [line.split()[0] for line in lines] == ["processes", "decode", "arena", "batches", "plan", "total"]
-    assert "15 slots of 1024 rows (8.0 MiB)" in lines[2]
-    assert "120.1 MiB" in lines[2]
+    # decode 134 MiB, arena 120.1 MiB, processes 113 MiB.
+    assert [line.split()[0] for line in lines] == ["decode", "arena", "processes", "batches", "plan", "total"]
+    assert "15 slots of 1024 rows (8.0 MiB)" in lines[1]
+    assert "120.1 MiB" in lines[1]
     assert lines[3].split()[1:3] == ["1.3", "MiB"]
 
 
@@ -140,6 +188,8 @@ def test_explain_is_a_table_biggest_first():
         (10 * MIB, 1, 1, 1),  # a row above the target has a slot of its own
         (10 * MIB, 5, 1, 1),
         (8, 1, 1, 128),  # at most 128 units in a block
+        (8, 1 << 20, 1, 1 << 17),  # at most 131 072 rows
+        (8, 0, 1, 1 << 17),
         (8192, 10_000, 16, 1000),  # edges of 16 windows: 16 * 16 MiB
         (8192, 0, 64, 256),  # 256 MiB / 128 = 2 MiB
         (8192, 0, 1_000_000, 8),  # not below 64 KiB

@@ -46,7 +46,7 @@ def test_going_back_and_forth(tmp_path, limit):
     """Ranges in any order give their own rows."""
     reader = ShardReader(write(tmp_path / "a.parquet"), [ID], max_row_group_bytes=limit)
     for group, start, stop in [(0, 100, 200), (0, 250, 300), (0, 0, 10), (1, 5, 6), (0, 10, 20), (3, 0, 100)]:
-        table = reader.read_rows(group, start, stop, decoded_bytes=10**6)
+        table = reader.read_rows(group, start, stop, decoding_bytes=10**6)
         assert table.column_names == ["id"]
         assert table["id"].to_pylist() == list(range(group * 300 + start, group * 300 + stop))
     reader.close()
@@ -58,12 +58,12 @@ def test_streaming_is_bounded(tmp_path):
     values = np.random.default_rng(0).integers(0, 1000, 1 << 23)
     pq.write_table(pa.table({"id": values}), path, row_group_size=1 << 23, use_dictionary=False, compression="zstd")
     del values
-    decoded_bytes = int(read_footer(None, str(path), [ID]).decoded_bytes[0])
-    assert decoded_bytes >= 64 << 20
+    decoding_bytes = int(read_footer(None, str(path), [ID]).decoding_bytes[0])
+    assert decoding_bytes >= 64 << 20
     reader = ShardReader(str(path), [ID], max_row_group_bytes=8 << 20)
     before, peak, total = pa.total_allocated_bytes(), 0, 0
     for start in range(0, 1 << 23, 1 << 18):
-        table = reader.read_rows(0, start, start + (1 << 18), decoded_bytes=decoded_bytes)
+        table = reader.read_rows(0, start, start + (1 << 18), decoding_bytes=decoding_bytes)
         total += table.num_rows
         peak = max(peak, pa.total_allocated_bytes() - before)
     reader.close()
@@ -71,11 +71,19 @@ def test_streaming_is_bounded(tmp_path):
     assert peak < 32 << 20
 
 
+def test_large_rows_are_asked_for_few_at_a_time(tmp_path):
+    """Of a streamed row group of 300 rows that decode to 2 400 MiB, one row at a time; of one kept whole, all."""
+    path = write(tmp_path / "a.parquet")
+    reader = ShardReader(path, [ID], max_row_group_bytes=64 << 20)
+    assert [reader.rows_at_once(0, mib << 20) for mib in (1, 64, 100, 2400, 9600)] == [300, 300, 24, 1, 1]
+    reader.close()
+
+
 def test_streamed_rows_are_counted(tmp_path):
     """A streamed row group's last slice is the last: nothing more may follow, nothing may lack."""
     reader = ShardReader(write(tmp_path / "a.parquet"), [ID], max_row_group_bytes=1)
     with pytest.raises(ChangedDataError, match="300 rows, and had 301"):
-        reader.read_rows(0, 0, 301, group_rows=301, decoded_bytes=100)
+        reader.read_rows(0, 0, 301, group_rows=301, decoding_bytes=100)
     with pytest.raises(ChangedDataError, match="4 row groups"):
         reader.read_rows(4, 0, 1)
     reader.close()

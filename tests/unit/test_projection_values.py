@@ -51,6 +51,24 @@ def test_refused_values(values, arrow_type, dtype, value):
     assert caught.value.row == 1001
 
 
+def test_many_values_that_are_looked_at_one_by_one():
+    """More items than are looked at at once, and one row of more than that: nulls are filled, the misfit is named."""
+    lengths = [7] * 30_000 + [200_000] + [0, 3]
+    values = np.arange(sum(lengths)) % 1000
+    nulls = values % 10 == 3
+    column = pa.ListArray.from_arrays(np.cumsum([0, *lengths]).astype(np.int32), pa.array(values, mask=nulls))
+    rows = project(column, "i32", (8,), pad=-1, null=-2)
+    expected = [-2 if at % 10 == 3 else at % 1000 for at in range(210_000)]
+    assert rows[:30_000] == [[*expected[7 * row : 7 * row + 7], -1] for row in range(30_000)]
+    assert rows[30_000] == [*expected[:3], -2, *expected[4:8]]  # 210 000 ends in zeros, as 0 does
+    assert rows[30_001:] == [[-1] * 8, [0, 1, 2, *[-1] * 5]]
+    values[7 * 29_000 + 4] = 2**40
+    column = pa.ListArray.from_arrays(np.cumsum([0, *lengths]).astype(np.int32), pa.array(values, mask=nulls))
+    with pytest.raises(ValueRefusedError) as caught:
+        project(column, "i32", (8,), null=-2)
+    assert (caught.value.row, caught.value.value) == (30_000, str(2**40))
+
+
 def test_values_that_just_fit():
     """Limits, infinities and NaN pass."""
     assert project(pa.array([2**31 - 1, -(2**31)], pa.int64()), "i32") == [2**31 - 1, -(2**31)]

@@ -54,6 +54,19 @@ def test_stale_entries_are_removed_not_shown(folder: Path, content: str) -> None
     assert list(folder.iterdir()) == []
 
 
+def test_half_an_entry_of_a_dead_loader_is_removed(folder: Path) -> None:
+    """Killed between its socket and its file, a loader leaves either; those of one that lives are its own affair."""
+    dead, alive = 2**22 + 1, os.getpid()
+    for pid in (dead, alive):
+        (folder / f"{pid}-a.sock").touch()
+        (folder / f"{pid}-b.sock").touch()
+        (folder / f"{pid}-b.json.partial").touch()
+    assert listed_loaders() == []
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"{alive}-a.sock", f"{alive}-b.json.partial", f"{alive}-b.sock"
+    ]  # fmt: skip
+
+
 def test_the_folder_is_ours_alone() -> None:
     """The real folder, where there is one, has mode 0700 and this user as its owner."""
     path = runtime_folder.runtime_folder(create=True)

@@ -1,0 +1,143 @@
+"""The memory bound beside what is used: never less, and on data that are not tiny not much more."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from loader_processes import worker_pids
+from memory_use import MemoryWatch
+from o41td import BatchStreamConfig, MemoryBoundError, ProjectedField, open_batch_stream
+from o41td.host_memory import own_bytes
+from stream_reference import ID_ONLY, file_source, stage_of, stream_config
+
+MIB = 1 << 20
+STEP_S = 0.15  # a training step now and then, in which everything is fetched that may be
+
+
+def lists_of(rows: int, length: int, *, chunks: int = 1) -> pa.Table:
+    """Rows of `length` int32 zeros, `chunks` times over: much to decode and little to write."""
+    offsets = np.arange(0, rows * length + 1, length, dtype=np.int32)
+    chunk = pa.ListArray.from_arrays(offsets, pa.array(np.zeros(rows * length, np.int32)))
+    return pa.table({"x": pa.chunked_array([chunk] * chunks)})
+
+
+def wide_rows(folder: Path) -> BatchStreamConfig:
+    """L20: rows of 10 MB, each a row group."""
+    table = lists_of(1, 2_500_000)
+    with pq.ParquetWriter(folder / "a.parquet", table.schema) as writer:
+        for _ in range(20):
+            writer.write_table(table)
+    field = ProjectedField(name="x", dtype="i32", length=2_500_000)
+    return stream_config(stage_of([folder / "a.parquet"], batch_size=2, buffer_rows=8), fields=[field], threads=2)
+
+
+def one_huge_row_group(folder: Path) -> BatchStreamConfig:
+    """L19: a row group that takes 512 MiB to decode whole (one of 2 GB takes no more, but longer to write)."""
+    pq.write_table(lists_of(1024, 4096, chunks=16), folder / "a.parquet", row_group_size=1 << 20)
+    field = ProjectedField(name="x", dtype="i32", length=4096)
+    return stream_config(stage_of([folder / "a.parquet"], batch_size=32, buffer_rows=1024), fields=[field], threads=2)
+
+
+def row_groups_of_no_slot_s_size(folder: Path) -> BatchStreamConfig:
+    """Row groups of 60 MiB: too large for a slot, small enough to be tempting to decode whole."""
+    paths = [folder / f"{number}.parquet" for number in range(2)]
+    for path in paths:
+        pq.write_table(lists_of(7680, 2048), path, row_group_size=7680)
+    field = ProjectedField(name="x", dtype="i32", length=2048)
+    return stream_config(stage_of(paths, batch_size=32, buffer_rows=2048), fields=[field], threads=2)
+
+
+def long_lists_cut_short(folder: Path) -> BatchStreamConfig:
+    """Rows of 4 MB of which a field takes 4 KB, in one row group: a slot would hold 8 GB of them uncut."""
+    table = lists_of(1, 1_000_000)
+    pq.write_table(pa.concat_tables([table] * 40), folder / "a.parquet")
+    field = ProjectedField(name="x", dtype="i32", length=1000)
+    return stream_config(stage_of([folder / "a.parquet"], batch_size=4), fields=[field], threads=2)
+
+
+def many_tiny_row_groups(folder: Path) -> BatchStreamConfig:
+    """Footers larger than the data."""
+    paths = [folder / f"{number}.parquet" for number in range(2)]
+    for path in paths:
+        pq.write_table(pa.table({"id": np.arange(4000)}), path, row_group_size=2)
+    return stream_config(stage_of(paths, batch_size=64, buffer_rows=1024), fields=ID_ONLY, threads=2)
+
+
+def shards_of_200_columns(folder: Path) -> BatchStreamConfig:
+    """Every column read, each with buffers of its own."""
+    table = pa.table({f"c{column}": np.arange(10_000, dtype=np.float32) + column for column in range(200)})
+    paths = [folder / f"{number}.parquet" for number in range(2)]
+    for path in paths:
+        pq.write_table(table, path, row_group_size=5000)
+    fields = [ProjectedField(name=f"c{column}", dtype="f32") for column in range(200)]
+    return stream_config(stage_of(paths, batch_size=512, buffer_rows=4096), fields=fields, threads=2)
+
+
+def many_sources(folder: Path) -> BatchStreamConfig:
+    """Sixteen windows side by side."""
+    sources = []
+    for number in range(16):
+        path = folder / f"{number}.parquet"
+        pq.write_table(lists_of(1000, 256), path, row_group_size=500)
+        sources.append(file_source([path], weight=1.0 + number))
+    field = ProjectedField(name="x", dtype="i32", length=256)
+    return stream_config(stage_of(*sources, batch_size=64, buffer_rows=512), fields=[field], threads=2)
+
+
+@pytest.mark.parametrize(
+    ("write", "is_large", "num_batches"),
+    [
+        (wide_rows, True, 10),
+        (one_huge_row_group, True, 250),
+        (row_groups_of_no_slot_s_size, True, 400),
+        (long_lists_cut_short, False, 10),
+        (many_tiny_row_groups, False, 125),
+        (shards_of_200_columns, False, 39),
+        (many_sources, True, 100),
+    ],
+)
+def test_use_is_within_the_bound(
+    tmp_path: Path, write: Callable[[Path], BatchStreamConfig], is_large: bool, num_batches: int
+):
+    """Peaks of all processes stay below the bound, and the bound below 1.5 times the peak where the data are large."""
+    config = write(tmp_path)
+    with MemoryWatch() as watch, open_batch_stream(config) as stream:
+        for number in range(num_batches):
+            assert stream.next() is not None
+            if number in (2, num_batches // 2):
+                time.sleep(STEP_S)
+        stats = stream.stats()
+    used, bound = watch.total_bytes(stats), stats["memory"]["bound_bytes"]
+    told = f"{used // MIB} MiB used of {bound // MIB}: {watch.use.by_role}, terms {stats['memory']['terms']}"
+    assert used <= bound, told
+    assert not is_large or bound <= 1.5 * used, told
+
+
+def test_twenty_epochs_take_no_more_than_two(tmp_path: Path, open_stream):
+    """H9: what all processes take is the same within 5 % after the second pass, and every pass is decoded anew."""
+    paths = [tmp_path / f"{number}.parquet" for number in range(4)]
+    for path in paths:
+        pq.write_table(lists_of(2000, 256), path, row_group_size=250)
+    field = ProjectedField(name="x", dtype="i32", length=256)
+    stage = stage_of(paths, batch_size=80, buffer_rows=500, infinite=True)
+    keys = {"fields": [field], "block_rows": 250}
+    with pytest.raises(MemoryBoundError) as caught:
+        open_stream(stream_config(stage, memory_limit_bytes=1, **keys))
+    # No more than is needed: so nothing stays resident.
+    stream = open_stream(stream_config(stage, memory_limit_bytes=caught.value.needed_bytes, **keys))
+    used = []
+    for _ in range(20):
+        for _ in range(100):
+            stream.next()
+        pids = [os.getpid(), stream.stats()["coordinator"]["pid"], *worker_pids(stream)]
+        used.append(sum(own_bytes(pid) or 0 for pid in pids))
+    assert stream.stats()["decoded_rows"] >= 19 * 8000
+    assert max(used[2:]) <= 1.05 * max(used[:2]), [size // MIB for size in used]

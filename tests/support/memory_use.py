@@ -1,0 +1,78 @@
+"""What a stream's processes take, measured: peaks of proportional set sizes beside the bound.
+
+Use is what the host would have more without the stream: the arena, whose pages are reserved whether mapped or not, the
+loader's processes without it, and what the training process has grown by since before the stream was opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from o41td.host_memory import own_bytes
+
+ROLES = ("trainer", "coordinator", "workers")
+_PAUSE_S = 0.01
+
+
+def loader_pids() -> dict[int, str]:
+    """The roles of this process's living descendants that belong to a loader, by pid."""
+    found: dict[int, str] = {}
+    ahead = [os.getpid()]
+    while ahead:
+        pid = ahead.pop()
+        with contextlib.suppress(OSError):  # it is gone, and its children are another's
+            for task in os.listdir(f"/proc/{pid}/task"):
+                children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+                ahead.extend(map(int, children))
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            role = next((word.removeprefix("o41td.") for word in words if word.startswith("o41td.")), "")
+            if role in ROLES:
+                found[pid] = role
+    return found
+
+
+@dataclass
+class MemoryUse:
+    """Peaks in bytes: of all together but the arena, and of each role by itself (of the workers, their sum)."""
+
+    beside_arena: int = 0
+    by_role: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
+
+
+class MemoryWatch:
+    """Samples this process and its loader in a thread of its own, from entering to leaving the context."""
+
+    def __init__(self) -> None:
+        self.use = MemoryUse()
+        self._before = own_bytes(os.getpid()) or 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory-watch")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def total_bytes(self, stats: dict[str, Any]) -> int:
+        """The peak, with the arena of the stream whose figures these are."""
+        return self.use.beside_arena + int(stats["arena"]["bytes"])
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_PAUSE_S):
+            now = dict.fromkeys(ROLES, 0)
+            now["trainer"] = max(0, (own_bytes(os.getpid()) or 0) - self._before)
+            for pid, role in loader_pids().items():
+                now[role] += own_bytes(pid) or 0
+            self.use.beside_arena = max(self.use.beside_arena, sum(now.values()))
+            self.use.by_role = {role: max(peak, now[role]) for role, peak in self.use.by_role.items()}
