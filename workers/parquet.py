@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from o41td.encodings import PARQUET, holds_records
 from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
-from o41td.projection import ProjectionPlan, plan_projection
+from o41td.projection import PlanMemory, ProjectionPlan
 from o41td.workers.footer import check_leaves
 from o41td.workers.project import Projector
 from o41td.workers.row_group_stream import RowGroupStream
@@ -107,6 +107,7 @@ class ShardReader:
         max_row_group_bytes: Row groups that take more decoded are streamed in slices.
         held: Where partly read row groups are kept; by default the reader's own.
         known: What an earlier reader of the very same file had learned, which spares parsing the footer again.
+        plans: Where the plan of another shard of the same schema may be found.
 
     Raises:
         MissingShardError: There is no such file.
@@ -129,6 +130,7 @@ class ShardReader:
         max_row_group_bytes: int = 64 << 20,
         held: HeldGroups | None = None,
         known: ShardFacts | None = None,
+        plans: PlanMemory | None = None,
     ) -> None:
         self.path = path
         self.source = source
@@ -148,7 +150,8 @@ class ShardReader:
         else:
             self._file, self._parquet = self._opened()
             self._metadata = self._parquet.metadata
-            self.plan = plan_projection(self._parquet.schema_arrow, fields, source=source, shard=path)
+            schema = self._parquet.schema_arrow
+            self.plan = (plans or PlanMemory()).plan_of(schema, fields, source=source, shard=path)
             check_leaves(self.plan, self._metadata, source=source, shard=path)
             self.projector = Projector(self.plan)
         if num_rows is not None and self._metadata.num_rows != num_rows:
@@ -336,6 +339,7 @@ class ReaderPool:
         self._readers: OrderedDict[tuple[int, str], ShardReader | RecordReader] = OrderedDict()
         self._facts: OrderedDict[tuple[int, str], ShardFacts] = OrderedDict()
         self._facts_bytes = 0
+        self._plans = PlanMemory()
 
     def reader(
         self,
@@ -397,6 +401,7 @@ class ReaderPool:
             max_row_group_bytes=self._max_row_group_bytes,
             held=self._held,
             known=known,
+            plans=self._plans,
         )
         self._readers[key] = reader
         if reader.plan is not (known.plan if known is not None else None):
