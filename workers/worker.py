@@ -150,7 +150,13 @@ class Worker:
 
         try:
             count = count_records(
-                order.uri, order.encoding, fields, known_rows=order.known_rows, source=order.source, on_progress=tell
+                order.uri,
+                order.encoding,
+                fields,
+                known_rows=order.known_rows,
+                source=order.source,
+                max_row_group_bytes=order.max_row_group_bytes,
+                on_progress=tell,
             )
         except O41Error as error:
             return FooterFailed(order.task_id, error_to_record(error))

@@ -89,6 +89,7 @@ class IndexReading:
                 uri=wanted.path,
                 encoding=wanted.encoding,
                 known_rows=None if rows is None else int(rows.sum()),
+                max_row_group_bytes=self._job.max_row_group_bytes,
                 fields=[field.to_record() for field in wanted.source.fields],
                 storage=self._storage,
             )

@@ -13,6 +13,7 @@ from o41td.workers.messages import (
     BatchesReady,
     BlockDecoded,
     BlockFailed,
+    CountGoesOn,
     DecodeBlock,
     FooterFailed,
     FooterRead,
@@ -41,11 +42,12 @@ _FIELDS = [{"name": "x", "dtype": "f32", "pad": float("inf")}]
 
 MESSAGES: list[Message] = [
     WorkerReady(5),
-    ReadFooter(1, "web", "/data/\udcff.parquet", _FIELDS, None),
+    ReadFooter(1, "web", "/data/\udcff.parquet", "parquet", None, 1 << 26, _FIELDS, None),
     FooterRead(1, bytes(16), bytes(16), bytes(16), 4096, -1, "v"),
+    CountGoesOn(1),
     FooterFailed(1, _ERROR),
-    AttachArena({"num_slots": 3}, [_FIELDS], ["web"], 1 << 26, {"secret_access_key": "s"}),
-    DecodeBlock(1, 0, 2, True, [[0, "/a", 4096, 1, 0, 10, 80, 0, 0, 10, 0]]),
+    AttachArena({"num_slots": 3}, [_FIELDS], ["web"], ["parquet"], 1 << 26, {"secret_access_key": "s"}),
+    DecodeBlock(1, 0, 2, 10, [7, 0, 4], True, [[0, "/a", 4096, 1, 10, 0, 10, 80, 0, 0, 10, 0]]),
     PieceBegun(1, 0),
     BlockDecoded(1, 10, 80, 0.5, 0.25, 0.0, [[0, 1, _ERROR]]),
     BlockFailed(1, _ERROR),
