@@ -96,11 +96,11 @@ def _below(folder: str, suffixes: tuple[str, ...]) -> list[str]:
 
 def _matching(pattern: str) -> list[str]:
     fixed = pattern[: min(pattern.find(c) for c in "*?[" if c in pattern)]
-    root = fixed.rpartition("/")[0] or "/"
+    root = fixed[: fixed.rfind("/") + 1]  # every match begins with it
     return sorted(
         path
         for path in glob.iglob(pattern, recursive=True)
-        if _is_data_name(Path(os.path.relpath(path, root)).parts) and not os.path.isdir(path)
+        if _is_data_name(path[len(root) :].split("/")) and not os.path.isdir(path)
     )
 
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from o41td.errors import SchemaError
 from o41td.fields import FieldPlan
 
-__all__ = ["ColumnKind", "FieldProjection", "ProjectionPlan", "leaf_count", "plan_projection"]
+__all__ = ["ColumnKind", "FieldProjection", "PlanMemory", "ProjectionPlan", "leaf_count", "plan_projection"]
 
 ColumnKind = Literal["values", "packed"]
 """`values`: scalars, lists and tensors of numbers; `packed`: numbers as little-endian bytes in binary values."""
@@ -133,6 +133,24 @@ def plan_projection(
         column_indices=tuple(sorted({item.leaf_index for item in planned})),
         num_leaves=columns[-1].leaf_index + leaf_count(columns[-1].type) if columns else 0,
     )
+
+
+class PlanMemory:
+    """The last plan made: shards of a source mostly have the same schema, and planning 200 columns takes 2 ms."""
+
+    def __init__(self) -> None:
+        self._schema: Any = None
+        self._fields: tuple[FieldPlan, ...] = ()
+        self._plan: ProjectionPlan | None = None
+
+    def plan_of(
+        self, schema: Any, fields: Sequence[FieldPlan], *, source: str | None = None, shard: str | None = None
+    ) -> ProjectionPlan:
+        """Returns `plan_projection` of the same arguments, and raises what it does."""
+        if self._plan is None or self._fields != tuple(fields) or not self._schema.equals(schema):
+            plan = plan_projection(schema, fields, source=source, shard=shard)
+            self._schema, self._fields, self._plan = schema, tuple(fields), plan
+        return self._plan
 
 
 def leaf_count(arrow_type: Any) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from o41td.errors import CorruptDataError
 from o41td.fields import SOURCE_DTYPES, FieldPlan
-from o41td.projection import FieldProjection, ProjectionPlan, plan_projection
+from o41td.projection import FieldProjection, PlanMemory, ProjectionPlan
 from o41td.workers.shard_file import content_version, identity_of, open_shard_file, raise_failure
 
 __all__ = ["ShardFooter", "check_leaves", "decoded_width_of", "read_footer"]
@@ -63,7 +63,14 @@ class ShardFooter:
         return int(self.rows.sum())
 
 
-def read_footer(filesystem: Any, path: str, fields: Sequence[FieldPlan], *, source: str | None = None) -> ShardFooter:
+def read_footer(
+    filesystem: Any,
+    path: str,
+    fields: Sequence[FieldPlan],
+    *,
+    source: str | None = None,
+    plans: PlanMemory | None = None,
+) -> ShardFooter:
     """Reads one shard's footer and checks its schema against the fields.
 
     Args:
@@ -71,6 +78,7 @@ def read_footer(filesystem: Any, path: str, fields: Sequence[FieldPlan], *, sour
         path: The shard, a path of that filesystem.
         fields: The fields of the source.
         source: The source's name, for errors.
+        plans: Where the plan of the shard before may be found.
 
     Returns:
         The footer. A shard without rows is fine and adds nothing.
@@ -97,7 +105,7 @@ def read_footer(filesystem: Any, path: str, fields: Sequence[FieldPlan], *, sour
             metadata = parquet.metadata
     except Exception as error:  # noqa: BLE001 - whatever a damaged file makes Arrow raise is that shard's error
         raise_failure(error, source=source, shard=path)
-    plan = plan_projection(schema, fields, source=source, shard=path)
+    plan = (plans or PlanMemory()).plan_of(schema, fields, source=source, shard=path)
     check_leaves(plan, metadata, source=source, shard=path)
     try:
         rows, decoded_bytes, decoding_bytes, compressed_bytes = _row_groups_of(metadata, plan)

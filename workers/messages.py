@@ -72,7 +72,7 @@ class ReadFooter(NamedTuple):
     """Read one shard's footer and check its schema against the fields of a source.
 
     A shard of records has no footer: its records are counted, unless `known_rows` spares that, and the first is looked
-    at.
+    at. A record of more than an eighth of `max_row_group_bytes` is refused.
     """
 
     task_id: int
@@ -80,6 +80,7 @@ class ReadFooter(NamedTuple):
     uri: str
     encoding: str
     known_rows: int | None
+    max_row_group_bytes: int
     fields: list[dict[str, Any]]  # FieldPlan records
     storage: dict[str, Any] | None
 

@@ -24,7 +24,7 @@ from o41td.encodings import PARQUET, holds_records
 from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
 from o41td.memory import FACTS_BYTES, MAX_OPEN_SHARDS, STREAM_BATCH_BYTES
-from o41td.projection import ProjectionPlan, plan_projection
+from o41td.projection import PlanMemory, ProjectionPlan
 from o41td.workers.footer import check_leaves
 from o41td.workers.project import Projector
 from o41td.workers.row_group_stream import RowGroupStream
@@ -105,6 +105,7 @@ class ShardReader:
         max_row_group_bytes: Row groups whose decoding takes more are streamed in slices.
         held: Where partly read row groups are kept; by default the reader's own.
         known: What an earlier reader of the very same file had learned, which spares parsing the footer again.
+        plans: Where the plan of another shard of the same schema may be found.
 
     Raises:
         MissingShardError: There is no such file.
@@ -127,6 +128,7 @@ class ShardReader:
         max_row_group_bytes: int = 64 << 20,
         held: HeldGroups | None = None,
         known: ShardFacts | None = None,
+        plans: PlanMemory | None = None,
     ) -> None:
         self.path = path
         self.source = source
@@ -146,7 +148,8 @@ class ShardReader:
         else:
             self._file, self._parquet = self._opened()
             self._metadata = self._parquet.metadata
-            self.plan = plan_projection(self._parquet.schema_arrow, fields, source=source, shard=path)
+            schema = self._parquet.schema_arrow
+            self.plan = (plans or PlanMemory()).plan_of(schema, fields, source=source, shard=path)
             check_leaves(self.plan, self._metadata, source=source, shard=path)
             self.projector = Projector(self.plan)
         if num_rows is not None and self._metadata.num_rows != num_rows:
@@ -341,6 +344,7 @@ class ReaderPool:
         self._readers: OrderedDict[tuple[int, str], ShardReader | RecordReader] = OrderedDict()
         self._facts: OrderedDict[tuple[int, str], ShardFacts] = OrderedDict()
         self._facts_bytes = 0
+        self._plans = PlanMemory()
 
     def reader(
         self,
@@ -402,6 +406,7 @@ class ReaderPool:
             max_row_group_bytes=self._max_row_group_bytes,
             held=self._held,
             known=known,
+            plans=self._plans,
         )
         self._readers[key] = reader
         if reader.plan is not (known.plan if known is not None else None):

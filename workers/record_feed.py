@@ -126,6 +126,11 @@ class GzipLines(RecordFeed):
         if not self._fill():
             return []
         lines = self._lines[self._next : self._next + count]
+        limit = self._max_record_bytes
+        if max(map(len, lines)) > limit:
+            lines = lines[: next(place for place, line in enumerate(lines) if len(line) > limit)]
+            if not lines:
+                raise _too_large(self.position, len(self._lines[self._next]), limit)
         self._pass(len(lines))
         return lines
 

@@ -23,6 +23,7 @@ from o41td.encodings import holds_records
 from o41td.errors import O41Error, error_to_record
 from o41td.fields import FieldPlan
 from o41td.order.leaving import LeavingOrder
+from o41td.projection import PlanMemory
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
 from o41td.workers.channel import Channel, ChannelClosed
@@ -82,6 +83,7 @@ class Worker:
         self._source_names: list[str] = []
         self._encodings: list[str] = []
         self._readers = ReaderPool()
+        self._plans = PlanMemory()
 
     def run(self) -> None:
         """Works until the process is ended by the listener.
@@ -124,7 +126,7 @@ class Worker:
         if holds_records(order.encoding):
             return self._count_of(order, fields)
         try:
-            footer = read_footer(None, order.uri, fields, source=order.source)
+            footer = read_footer(None, order.uri, fields, source=order.source, plans=self._plans)
         except O41Error as error:
             return FooterFailed(order.task_id, error_to_record(error))
         return FooterRead(
@@ -152,7 +154,13 @@ class Worker:
 
         try:
             count = count_records(
-                order.uri, order.encoding, fields, known_rows=order.known_rows, source=order.source, on_progress=tell
+                order.uri,
+                order.encoding,
+                fields,
+                known_rows=order.known_rows,
+                source=order.source,
+                max_row_group_bytes=order.max_row_group_bytes,
+                on_progress=tell,
             )
         except O41Error as error:
             return FooterFailed(order.task_id, error_to_record(error))

@@ -29,6 +29,7 @@ __all__ = ["IndexReading"]
 
 _MAX_ERRORS_TOLD = 5
 _NUM_SAMPLES = 4
+_SAVE_EVERY_BYTES = 1 << 30
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +69,7 @@ class IndexReading:
         self._listed: dict[tuple[int, int], SourceShards] = {}
         self._of_source: dict[tuple[int, int], list[_Wanted]] = {}
         self._caches: dict[str, IndexCache] = {}
+        self._counted_bytes = 0
         shelf = ManifestShelf()
         for stage, stage_job in enumerate(job.stages):
             for number, source in enumerate(stage_job.sources):
@@ -87,6 +89,7 @@ class IndexReading:
                 uri=wanted.path,
                 encoding=wanted.encoding,
                 known_rows=None if rows is None else int(rows.sum()),
+                max_row_group_bytes=self._job.max_row_group_bytes,
                 fields=[field.to_record() for field in wanted.source.fields],
                 storage=self._storage,
             )
@@ -116,6 +119,10 @@ class IndexReading:
             wanted.cache.put(wanted.path, wanted.identity, value)
         elif wanted.stated_rows is None:
             wanted.counts.put(wanted.path, wanted.identity, value)
+            self._counted_bytes += message.size_bytes
+        if self._counted_bytes > _SAVE_EVERY_BYTES:  # counting takes long: an opening that is given up keeps most of it
+            self._counted_bytes = 0
+            self._save()
 
     def footer_failed(self, task_id: int, error: O41Error) -> None:
         """Takes a worker's refusal, or word of its death."""
@@ -130,8 +137,7 @@ class IndexReading:
             those that
                 the checkpoint names.
         """
-        for cache in self._caches.values():
-            cache.save()
+        self._save()
         self._raise_errors()
         sources = []
         for (stage, number), wanted in self._of_source.items():
@@ -148,6 +154,10 @@ class IndexReading:
             sources.append(index)
         self._refuse_changes(sources)
         return sources
+
+    def _save(self) -> None:
+        for cache in self._caches.values():
+            cache.save()
 
     def _wanted_by(self, source: SourceJob, listed: SourceShards, expected: Mapping[str, Any] | None) -> list[_Wanted]:
         fields = [field.to_record() for field in source.fields]

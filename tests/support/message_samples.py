@@ -42,7 +42,7 @@ _FIELDS = [{"name": "x", "dtype": "f32", "pad": float("inf")}]
 
 MESSAGES: list[Message] = [
     WorkerReady(5),
-    ReadFooter(1, "web", "/data/\udcff.parquet", "parquet", None, _FIELDS, None),
+    ReadFooter(1, "web", "/data/\udcff.parquet", "parquet", None, 1 << 26, _FIELDS, None),
     FooterRead(1, bytes(16), bytes(16), bytes(16), bytes(16), 600, 4096, -1, "v"),
     CountGoesOn(1),
     FooterFailed(1, _ERROR),

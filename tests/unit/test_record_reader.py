@@ -341,3 +341,15 @@ def test_a_damaged_shard_is_refused_when_counted(tmp_path: Path) -> None:
     with pytest.raises(CorruptDataError, match="ends early") as caught:
         count_records(str(path), "msgpack.zstf", [I64])
     assert caught.value.row == 9
+
+
+def test_a_larger_record_is_allowed_by_the_setting(tmp_path: Path) -> None:
+    """What a record may have follows max_row_group_bytes, counted and read alike."""
+    path = written(tmp_path, "jsonl.gz", [{"x": 1, "text": "y" * 2000}])
+    with pytest.raises(CorruptDataError, match="max_row_group_bytes"):
+        count_records(path, "jsonl.gz", [I64], max_row_group_bytes=8 * 1000)
+    assert count_records(path, "jsonl.gz", [I64], max_row_group_bytes=8 * 3000).num_rows == 1
+    small, large = (RecordReader(path, [I64], encoding="jsonl.gz", max_row_group_bytes=8 * n) for n in (1000, 3000))
+    assert small.read_rows(0, 0, 1).error is not None
+    assert large.read_rows(0, 0, 1).error is None
+    large.close()
