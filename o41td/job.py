@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from o41td.errors import ConfigError
+from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
 
@@ -69,6 +70,7 @@ class StreamJob:
     memory_limit_bytes: int | None
     max_row_group_bytes: int
     stall_timeout_s: float
+    excluded: Exclusions = NOTHING_EXCLUDED
 
     def to_record(self) -> dict[str, Any]:
         """Returns a msgpack-able record."""
@@ -96,6 +98,7 @@ class StreamJob:
                 for stage in self.stages
             ],
             **{name: getattr(self, name) for name in _SCALARS},
+            "excluded": [list(excluded) for excluded in self.excluded.ranges],
         }
 
     @classmethod
@@ -121,7 +124,8 @@ class StreamJob:
             )
             for stage in record["stages"]
         )
-        return cls(stages=stages, **{name: record[name] for name in _SCALARS})
+        excluded = Exclusions(record["excluded"])
+        return cls(stages=stages, excluded=excluded, **{name: record[name] for name in _SCALARS})
 
 
 _SCALARS = (
@@ -171,7 +175,12 @@ def job_of(
                 drop_last=stage.drop_last,
             )
         )
-    return StreamJob(stages=tuple(stages), lanes=lanes, **{name: getattr(config, name) for name in _FROM_CONFIG})
+    return StreamJob(
+        stages=tuple(stages),
+        lanes=lanes,
+        excluded=Exclusions(config.exclude),
+        **{name: getattr(config, name) for name in _FROM_CONFIG},
+    )
 
 
 _FROM_CONFIG = tuple(name for name in _SCALARS if name != "lanes")

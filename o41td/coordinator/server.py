@@ -30,11 +30,11 @@ from o41td.coordinator.events import (
     WorkerBecameReady,
     WorkerExited,
 )
+from o41td.coordinator.excluding_plan import plan_rank
 from o41td.coordinator.figures import LoaderFigures
 from o41td.coordinator.footer_desk import FooterDesk
 from o41td.coordinator.opening import IndexReading
 from o41td.coordinator.peer_loop import PeerLoop
-from o41td.coordinator.rank_plan import RankPlan
 from o41td.coordinator.sizing import LoaderSize, size_loader
 from o41td.coordinator.state import LoaderState
 from o41td.coordinator.status_port import StatusPort
@@ -259,7 +259,7 @@ class LoaderServer:
         order = self._orders.get(message.stage)
         if order is None:
             order = self._orders[message.stage] = order_of(self._job, message.stage, self._by_stage[message.stage])
-        plan = RankPlan(
+        plan = plan_rank(
             order,
             self._by_stage[message.stage],
             stage=message.stage,
@@ -270,6 +270,7 @@ class LoaderServer:
             block_rows=self._size.layout.block_rows,
             resident=self._size.resident[message.stage],
             table=self._table,
+            excluded=self._job.excluded,
         )
         self._served = message
         self._state.set_window(self._size.window_batches[message.stage])
