@@ -22,7 +22,7 @@ from o41td.rank_info import check_rank
 from o41td.service import LoaderRequest, start_loader
 from o41td.stream import BatchStream, StreamStart
 
-__all__ = ["open_batch_stream", "resume_batch_stream"]
+__all__ = ["open_batch_stream", "request_of", "request_to_resume", "resume_batch_stream"]
 
 Progress = Callable[[int, int], None]
 
@@ -54,7 +54,7 @@ def open_batch_stream(
     rank, world_size = check_rank(rank, world_size)
     _check_config(config, engine)
     job = job_of(config, lanes=config.lanes or world_size)
-    request = _request_of(job, rank, world_size, storage)
+    request = request_of(job, rank, world_size, storage)
     return _open(config, request, StreamStart(), progress)
 
 
@@ -99,6 +99,19 @@ def resume_batch_stream(
             advice="Exclude batches that are still to come, or resume from an earlier checkpoint",
         )
     _check_config(config, engine)
+    start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
+    return _open(config, request_to_resume(checkpoint, config, rank, world_size, storage), start, progress)
+
+
+def request_to_resume(
+    checkpoint: Checkpoint, config: BatchStreamConfig, rank: int, world_size: int, storage: StorageConfig | None
+) -> LoaderRequest:
+    """Returns the request for a checkpoint's own shards, which must be what they were; `config` is the checkpoint's.
+
+    Raises:
+        CheckpointError: It lacks the shards of a source.
+        ConfigError: The config asks for something that this version does not have.
+    """
     refuse_missing_shards(checkpoint, config)
     resolved = {(source.stage, source.source): source for source in checkpoint.sources}
     expected = [
@@ -112,12 +125,11 @@ def resume_batch_stream(
         for source in checkpoint.sources
     ]
     job = job_of(config, lanes=config.lanes or checkpoint.world_size, resolved=resolved)
-    start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
-    request = replace(_request_of(job, rank, world_size, storage), expected_sources=expected)
-    return _open(config, request, start, progress)
+    return replace(request_of(job, rank, world_size, storage), expected_sources=expected)
 
 
-def _request_of(job: StreamJob, rank: int, world_size: int, storage: StorageConfig | None) -> LoaderRequest:
+def request_of(job: StreamJob, rank: int, world_size: int, storage: StorageConfig | None) -> LoaderRequest:
+    """Returns the request for a job's loader."""
     return LoaderRequest(
         job=job,
         rank=rank,

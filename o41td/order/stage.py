@@ -136,6 +136,15 @@ class StageOrder:
                 counts += self.lane_mix(lane).counts_at(position)
         return counts
 
+    def epochs_begun(self, source: int, batch: int) -> int:
+        """Return how many epochs of ``source`` the batches [0, batch) reach into, in the lane that is farthest."""
+        most = 0
+        for lane, position in enumerate(self._lane_positions(batch).tolist()):
+            rows = int(self.source_lane_rows[source, lane])
+            if position and rows:
+                most = max(most, -(-int(self.lane_mix(lane).counts_at(position)[source]) // rows))
+        return most
+
     def rounds(self, position: int, world_size: int, excluded: Exclusions = NOTHING_EXCLUDED) -> int | None:
         """Return the whole rounds of ``world_size`` batches from batch ``position`` to the end; None if infinite.
 
