@@ -123,13 +123,17 @@ def plan(
     config: ConfigPath,
     rank: Rank = 0,
     world_size: WorldSize = 1,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the curriculum here: each source's share over the steps.")
+    ] = None,
+    diff: Annotated[Path | None, typer.Option("--diff", help="Another config: print in what its plan differs.")] = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
-    """Say what a config comes to, without streaming: rows, batches and memory. Only footers are read."""
+    """Say what a config comes to, without streaming: rows, batches, bytes and memory. Only footers are read."""
     from o41td.cli.plan import show_plan
 
-    show_plan(config, rank=rank, world_size=world_size, as_json=as_json)
+    show_plan(config, rank=rank, world_size=world_size, plot_path=plot, other_path=diff, as_json=as_json)
 
 
 @app.command()
