@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from o41td.order.shares import CHUNK_ROWS
 from o41td.order.stage import StageOrder
 
-__all__ = ["StageShares", "epoch_batches", "last_batch_of", "mix_error_rows", "shares_over"]
+__all__ = ["StageShares", "epoch_batches", "last_batch_of", "mix_error_rows", "shares_over", "source_progress"]
 
 _MOST_LANES = 256
 _MOST_BINS = 200
@@ -76,6 +76,24 @@ def mix_error_rows(order: StageOrder) -> float:
     batches = np.unique(np.geomspace(1, max(1, most_batches), _SAMPLES).astype(np.int64))
     positions = [batch * order.batch_size for batch in batches.tolist() if batch <= most_batches]
     return max((float(np.abs(mix.counts_at(p) - p * shares).max()) for p in positions), default=0.0)
+
+
+def source_progress(order: StageOrder, position: int) -> list[tuple[int, float] | None]:
+    """Returns how far each source is after a stage's batches [0, position): its epoch, and the part of it given.
+
+    In the lane of the batch that is next, from which others are a batch away at most; None for a source without rows
+    in that lane.
+    """
+    lane = position % order.lanes
+    taken = position // order.lanes * order.batch_size
+    if not order.infinite:
+        taken = min(taken, int(order.lane_rows[lane]))
+    counts = order.lane_mix(lane).counts_at(taken).tolist()
+    progress: list[tuple[int, float] | None] = []
+    for count, rows in zip(counts, order.source_lane_rows[:, lane].tolist(), strict=True):
+        epoch = count // rows if rows and order.infinite else 0
+        progress.append((epoch, count / rows - epoch) if rows else None)
+    return progress
 
 
 def shares_over(order: StageOrder, num_batches: int) -> StageShares:

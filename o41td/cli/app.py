@@ -109,13 +109,16 @@ def demo(
 @app.command()
 def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until Ctrl-C.")] = False,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print Prometheus' text format, for a scrape.")
+    ] = False,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
-    """Show the loaders that you have running on this machine, and how they do."""
+    """Show the loaders that you have running on this machine, how they do, and what holds them back."""
     from o41td.cli.status import show_status
 
-    show_status(watch=watch, as_json=as_json)
+    show_status(watch=watch, as_json=as_json, as_prometheus=prometheus)
 
 
 @app.command()
