@@ -35,7 +35,7 @@ from o41td.errors import CheckpointError
 from o41td.plain_json import parse_plain_json, refuse_deep_nesting
 from o41td.source_record import SourceRecord
 
-__all__ = ["CHECKPOINT_FORMAT_VERSION", "Checkpoint", "SourceRecord", "differences"]
+__all__ = ["CHECKPOINT_FORMAT_VERSION", "Checkpoint", "SourceRecord", "differences", "is_checkpoint_file"]
 
 CHECKPOINT_FORMAT_VERSION = 1
 
@@ -236,6 +236,15 @@ def differences(
     if "lanes" in new and new["lanes"] is None:
         new["lanes"] = old["lanes"]
     return differences_of(old, new)
+
+
+def is_checkpoint_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as a checkpoint does, whole or not: what tells it from a config in JSON."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_HEAD)) == _HEAD.encode("ascii")
+    except OSError:
+        return False
 
 
 def _digest_of(body: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from o41td.checkpoint import Checkpoint, SourceRecord, differences
 from o41td.cursor import Cursor
 from o41td.errors import CheckpointError
+from o41td.exclusions import Exclusions
 from o41td.job import StreamJob
 from o41td.order import ORDER_VERSION
 from o41td.order_lookup import OrderLookup
@@ -16,7 +17,14 @@ from o41td.order_lookup import OrderLookup
 if TYPE_CHECKING:
     from o41td.config import BatchStreamConfig
 
-__all__ = ["CheckpointMaker", "carried_digest", "cursor_of", "refuse_missing_shards", "refuse_order_version"]
+__all__ = [
+    "CheckpointMaker",
+    "carried_digest",
+    "cursor_of",
+    "exclusion_differences",
+    "refuse_missing_shards",
+    "refuse_order_version",
+]
 
 
 _MAX_TOLD = 10
@@ -57,21 +65,30 @@ class CheckpointMaker:
         )
 
     def checkpoint_at(self, cursor: Cursor, order_digest: int) -> Checkpoint:
-        """Returns the checkpoint of a stream that is at `cursor`."""
+        """Returns the checkpoint of a stream that is at `cursor`; excluded batches count as passed, not as yielded."""
+        excluded = self._job.excluded
         return Checkpoint(
             order_version=ORDER_VERSION,
             config=self._document,
             sources=self._source_records,
             cursor=cursor.history,
-            batches_yielded=cursor.batches,
+            batches_yielded=cursor.batches - excluded.count(0, cursor.batches),
             rows_yielded=sum(
                 self._lookup.order(stage).rows_before(cursor.stage_position(stage)) for stage in _stages_of(cursor)
-            ),
+            )
+            - self._excluded_rows(cursor),
             epochs=self._epochs_at(cursor),
             order_digest=order_digest,
             rank=self._rank,
             world_size=self._world_size,
         )
+
+    def _excluded_rows(self, cursor: Cursor) -> int:
+        rows = 0
+        for run in cursor.runs():
+            excluded = self._job.excluded.shifted(run.global_batch - run.position)
+            rows += self._lookup.order(run.stage).excluded_rows(run.position, run.position + run.batches, excluded)
+        return rows
 
     def _epochs_at(self, cursor: Cursor) -> dict[str, int]:
         """Whole epochs that each source has given, over all lanes."""
@@ -92,6 +109,7 @@ class CheckpointMaker:
         """
         refuse_order_version(checkpoint)
         differing = list(differences(checkpoint, self._document))
+        differing.extend(exclusion_differences(checkpoint, self._job.excluded))
         for old, new in zip(checkpoint.sources, self._source_records, strict=False):
             differing.extend(_shard_differences(old, new))
         if differing:
@@ -169,6 +187,19 @@ def cursor_of(checkpoint: Checkpoint) -> Cursor:
     if not checkpoint.cursor:
         raise CheckpointError("the checkpoint's `cursor` is empty; it names at least the current stage")
     return Cursor(checkpoint.cursor)
+
+
+def exclusion_differences(checkpoint: Checkpoint, excluded: Exclusions) -> list[tuple[str, Any, Any]]:
+    """Returns how `excluded` rewrites what a checkpoint has behind it, empty if it does not.
+
+    What lies ahead may be excluded anew, or no more: it was not delivered yet.
+    """
+    behind = sum(batches for _stage, batches in checkpoint.cursor)
+    was, now = (
+        [list(passed) for passed in ranges.overlap(0, behind)]
+        for ranges in (Exclusions(checkpoint.config.get("exclude", ())), excluded)
+    )
+    return [] if was == now else [(f"exclude (before batch {behind})", was, now)]
 
 
 def carried_digest(checkpoint: Checkpoint, rank: int, world_size: int) -> int:

@@ -20,6 +20,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from o41td.config_file import read_document
 from o41td.config_model import ConfigModel, Duration, Listed, Share, Size, Text, whole_number
 from o41td.errors import ConfigError
+from o41td.exclude_config import batch_ranges
 from o41td.field_config import ProjectedField
 from o41td.fields import FieldPlan
 from o41td.source_config import FileSource, ManifestSource, ShardFile, joined_path, refuse_repeats
@@ -60,6 +61,7 @@ class BatchStreamConfig(ConfigModel):
         stall_timeout_s: Work given out longer ago than this is given out again.
         cache_dir: A folder for decoded blocks; none if left out.
         cache_limit_bytes: The most that `cache_dir` may hold.
+        exclude: Ranges [start, stop) of global batches that every rank passes over.
     """
 
     key_hints: ClassVar[Mapping[str, str]] = {
@@ -85,6 +87,7 @@ class BatchStreamConfig(ConfigModel):
     stall_timeout_s: Duration = 120.0
     cache_dir: Text | None = None
     cache_limit_bytes: Size | None = None
+    exclude: Annotated[tuple[tuple[int, int], ...], BeforeValidator(batch_ranges)] = ()
 
     @field_validator("fields", mode="after")
     @classmethod

@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Cursor"]
+__all__ = ["Cursor", "Run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """``batches`` batches of ``stage`` in a row: from number ``position`` of it, global batch ``global_batch``, on."""
+
+    stage: int
+    position: int
+    global_batch: int
+    batches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,18 @@ class Cursor:
         """Return the stage of global batch ``batch`` and its number there; past the end, of the current stage."""
         there = self.sought(batch)
         return there.stage, there.stage_position(there.stage)
+
+    def runs(self) -> list[Run]:
+        """Return the history's runs, each with where it begins."""
+        runs: list[Run] = []
+        positions: dict[int, int] = {}
+        global_batch = 0
+        for stage, batches in self.history:
+            position = positions.get(stage, 0)
+            runs.append(Run(stage=stage, position=position, global_batch=global_batch, batches=batches))
+            positions[stage] = position + batches
+            global_batch += batches
+        return runs
 
     def to_record(self) -> list[list[int]]:
         """Return the history as plain lists: ``[[stage, batches], ...]``."""

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from o41td.batch_buffers import BatchBuffers
 from o41td.doorbell import Doorbell
 from o41td.errors import CoordinatorError, O41Error, error_from_record
+from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.service import Loader
 from o41td.workers.channel import ChannelClosed
 from o41td.workers.messages import (
@@ -53,12 +54,19 @@ _MAX_DEATHS_WITHOUT_PROGRESS = 2
 class Place:
     """Where a stream is, by the next round's first batch.
 
-    `position` is its number in the stage, `global_batch` its number among all stages' batches.
+    `position` is its number in the stage, `global_batch` its number among all stages' batches, of which those
+    `excluded` are passed over.
     """
 
     stage: int
     position: int
     global_batch: int
+    excluded: Exclusions = NOTHING_EXCLUDED
+
+    def moved(self, num_taken: int) -> Place:
+        """Returns the place behind so many more batches of all ranks."""
+        global_batch = self.excluded.after(self.global_batch, num_taken)
+        return replace(self, position=self.position + global_batch - self.global_batch, global_batch=global_batch)
 
 
 @dataclass(slots=True)
@@ -393,12 +401,7 @@ class Gatherer:
         self._stats_asked = self.stats[0]
         _LOGGER.info("the loader's coordinator is replaced: %s", words)
         if self._place is not None:
-            moved = self._gathered * self._world_size
-            self._place = replace(
-                self._place,
-                position=self._place.position + moved,
-                global_batch=self._place.global_batch + moved,
-            )
+            self._place = self._place.moved(self._gathered * self._world_size)
             self._gathered_before += self._gathered
             self._gathered = self._acknowledged = 0
             self._generation += 1

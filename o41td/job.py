@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from o41td.errors import ConfigError
+from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
 
@@ -76,6 +77,7 @@ class StreamJob:
     on_bad_data: str
     bad_data_budget: float
     quarantine_file: str
+    excluded: Exclusions = NOTHING_EXCLUDED
 
     def to_record(self) -> dict[str, Any]:
         """Returns a msgpack-able record."""
@@ -103,6 +105,7 @@ class StreamJob:
                 for stage in self.stages
             ],
             **{name: getattr(self, name) for name in _SCALARS},
+            "excluded": [list(excluded) for excluded in self.excluded.ranges],
         }
 
     @classmethod
@@ -128,7 +131,8 @@ class StreamJob:
             )
             for stage in record["stages"]
         )
-        return cls(stages=stages, **{name: record[name] for name in _SCALARS})
+        excluded = Exclusions(record["excluded"])
+        return cls(stages=stages, excluded=excluded, **{name: record[name] for name in _SCALARS})
 
 
 _SCALARS = (
@@ -185,6 +189,7 @@ def job_of(
         stages=tuple(stages),
         lanes=lanes,
         quarantine_file=os.path.abspath(config.quarantine_file or DEFAULT_QUARANTINE_FILE),
+        excluded=Exclusions(config.exclude),
         **{name: getattr(config, name) for name in _FROM_CONFIG},
     )
 

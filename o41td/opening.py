@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from o41td.checkpoint import Checkpoint
-from o41td.checkpointing import carried_digest, cursor_of, refuse_missing_shards, refuse_order_version
+from o41td.checkpointing import (
+    carried_digest,
+    cursor_of,
+    exclusion_differences,
+    refuse_missing_shards,
+    refuse_order_version,
+)
 from o41td.config import BatchStreamConfig, StorageConfig
-from o41td.errors import ConfigError
+from o41td.errors import CheckpointError, ConfigError
+from o41td.exclusions import Exclusions
 from o41td.job import StreamJob, job_of
 from o41td.rank_info import check_rank
 from o41td.service import LoaderRequest, start_loader
 from o41td.stream import BatchStream, StreamStart
 
-__all__ = ["open_batch_stream", "resume_batch_stream"]
+__all__ = ["open_batch_stream", "request_of", "request_to_resume", "resume_batch_stream"]
 
 Progress = Callable[[int, int], None]
 
@@ -47,7 +54,7 @@ def open_batch_stream(
     rank, world_size = check_rank(rank, world_size)
     _check_config(config, engine)
     job = job_of(config, lanes=config.lanes or world_size)
-    request = _request_of(job, rank, world_size, storage)
+    request = request_of(job, rank, world_size, storage)
     return _open(config, request, StreamStart(), progress)
 
 
@@ -58,6 +65,7 @@ def resume_batch_stream(
     storage: StorageConfig | None = None,
     engine: str = "local",
     *,
+    exclude: Iterable[tuple[int, int]] | None = None,
     progress: Progress | None = None,
 ) -> BatchStream:
     """Opens a stream where a checkpoint was taken, on any rank of any world size, at a cost that is the same anywhere.
@@ -68,10 +76,12 @@ def resume_batch_stream(
         world_size: As for `open_batch_stream`; it need not be the checkpoint's.
         storage: As for `open_batch_stream`; a checkpoint holds no credentials.
         engine: As for `open_batch_stream`.
+        exclude: Ranges of global batches to pass over instead of those in the checkpoint's config. Behind the
+            checkpoint they must be the same: what was delivered was delivered.
         progress: As for `open_batch_stream`.
 
     Raises:
-        CheckpointError: It cannot be read, or is of another order version.
+        CheckpointError: It cannot be read, is of another order version, or `exclude` would rewrite its history.
         ChangedDataError: Shards are no longer what they were; each is named.
         O41Error: As `open_batch_stream`.
     """
@@ -79,8 +89,29 @@ def resume_batch_stream(
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint.load(checkpoint)
     refuse_order_version(checkpoint)
-    config = BatchStreamConfig.from_document(checkpoint.config)
+    document = checkpoint.config if exclude is None else {**checkpoint.config, "exclude": list(exclude)}
+    config = BatchStreamConfig.from_document(document)
+    differing = exclusion_differences(checkpoint, Exclusions(config.exclude))
+    if differing:
+        raise CheckpointError(
+            "`exclude` would change what is behind the checkpoint",
+            differences=differing,
+            advice="Exclude batches that are still to come, or resume from an earlier checkpoint",
+        )
     _check_config(config, engine)
+    start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
+    return _open(config, request_to_resume(checkpoint, config, rank, world_size, storage), start, progress)
+
+
+def request_to_resume(
+    checkpoint: Checkpoint, config: BatchStreamConfig, rank: int, world_size: int, storage: StorageConfig | None
+) -> LoaderRequest:
+    """Returns the request for a checkpoint's own shards, which must be what they were; `config` is the checkpoint's.
+
+    Raises:
+        CheckpointError: It lacks the shards of a source.
+        ConfigError: The config asks for something that this version does not have.
+    """
     refuse_missing_shards(checkpoint, config)
     resolved = {(source.stage, source.source): source for source in checkpoint.sources}
     expected = [
@@ -94,12 +125,11 @@ def resume_batch_stream(
         for source in checkpoint.sources
     ]
     job = job_of(config, lanes=config.lanes or checkpoint.world_size, resolved=resolved)
-    start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
-    request = replace(_request_of(job, rank, world_size, storage), expected_sources=expected)
-    return _open(config, request, start, progress)
+    return replace(request_of(job, rank, world_size, storage), expected_sources=expected)
 
 
-def _request_of(job: StreamJob, rank: int, world_size: int, storage: StorageConfig | None) -> LoaderRequest:
+def request_of(job: StreamJob, rank: int, world_size: int, storage: StorageConfig | None) -> LoaderRequest:
+    """Returns the request for a job's loader."""
     return LoaderRequest(
         job=job,
         rank=rank,

@@ -5,28 +5,35 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from o41td.runtime_folder import LoaderEntry, listed_loaders
+from o41td.coordinator.figures import FIGURES_FORMAT
+from o41td.runtime_folder import LoaderEntry, listed_loaders, process_start_time
+from o41td.verdict import Verdict, verdict_of
 from o41td.workers.channel import Channel, ChannelClosed, peer_uid
 from o41td.workers.messages import StatsReply, StatsRequest
 
 __all__ = ["list_loaders"]
 
 _ANSWER_S = 2.0
+_MAX_ASKED_AT_ONCE = 16
 _MAX_ANSWER_BYTES = 1 << 26
-_NEEDED = {"name", "pid", "ranks", "workers", "sources", "memory"}  # a loader of another version may answer otherwise
 
 
 def list_loaders() -> list[dict[str, Any]]:
     """Returns a record for each running loader of this user, as `o41td status --json` prints it.
 
-    Blocks: for the answers; a loader that does not answer within 2 s is listed with the verdict "does not answer".
+    Blocks: for the answers; a loader that does not answer within 2 s is listed as such, one that has ended is not.
     """
-    return [_asked(entry) for entry in listed_loaders()]
+    entries = listed_loaders()
+    if not entries:
+        return []
+    with ThreadPoolExecutor(max_workers=min(_MAX_ASKED_AT_ONCE, len(entries))) as pool:
+        return [record for record in pool.map(_asked, entries) if record is not None]
 
 
-def _asked(entry: LoaderEntry) -> dict[str, Any]:
+def _asked(entry: LoaderEntry) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ChannelClosed), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_S)
         connection.connect(entry.socket_path)
@@ -36,33 +43,23 @@ def _asked(entry: LoaderEntry) -> dict[str, Any]:
         connection.settimeout(_ANSWER_S)
         channel.send(StatsRequest(0))
         reply = channel.receive()
-        if isinstance(reply, StatsReply) and reply.stats.keys() >= _NEEDED:
-            return {**reply.stats, "verdict": _verdict_of(reply.stats)}
+        if isinstance(reply, StatsReply) and reply.stats.get("format") == FIGURES_FORMAT:
+            return {**reply.stats, **verdict_of(reply.stats).to_record()}
+        return _bare(entry, "other version", "it runs another version of o41td", "Ask with the o41td that it runs")
+    if process_start_time(entry.pid) != entry.start_time:
+        return None  # it ended while it was asked
+    return _bare(entry, "silent", "it does not answer", "Is it stopped, or this host overloaded? Look at its pid")
+
+
+def _bare(entry: LoaderEntry, state: str, text: str, advice: str) -> dict[str, Any]:
+    """The record of a loader of which only its entry is known."""
     return {
         "name": entry.name,
         "pid": entry.pid,
+        "state": state,
         "ranks": [],
         "workers": [],
         "sources": [],
         "memory": {},
-        "verdict": "does not answer",
+        **Verdict(limit="silent", text=text, advice=advice).to_record(),
     }
-
-
-def _verdict_of(stats: dict[str, Any]) -> str:
-    """Returns in a few words what holds the stream back: the loop that takes batches, or decoding."""
-    ranks = stats["ranks"]
-    if not ranks or not ranks[0]["batches"]:
-        return "starting"
-    waits = max(rank["wait_fraction"] for rank in ranks)
-    if waits < _CONSUMER_BOUND:
-        return "the training loop is the limit: batches wait for it"
-    if waits > _DECODE_BOUND and any(worker["state"] == "idle" for worker in stats["workers"]):
-        return "the loop takes batches as fast as they can be put together; workers are idle"
-    if waits > _DECODE_BOUND:
-        return "decoding is the limit: the loop waits for batches; more threads help if the host has idle cores"
-    return "loop and decoding are in balance"
-
-
-_CONSUMER_BOUND = 0.05
-_DECODE_BOUND = 0.5

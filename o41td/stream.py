@@ -75,7 +75,7 @@ class BatchStream:
         self._world_size = world_size
         self._served_from = start.cursor
         self._rounds_taken = 0
-        self._first_batch = start.cursor.batches + rank
+        self._excluded = job.excluded
         self._order_digest = start.order_digest
         self._dropped_rows = 0
         self._num_batches = 0
@@ -136,7 +136,7 @@ class BatchStream:
                 num_rows=gathered.num_rows,
                 stage=gathered.stage,
                 number=gathered.number,
-                batch_index=self._first_batch + self._rounds_taken * self._world_size,
+                batch_index=self._global_offset + gathered.number,
                 locate=self._lookup.coordinates,
                 key_of=self._lookup.key,
             )
@@ -162,7 +162,12 @@ class BatchStream:
     @property
     def _cursor(self) -> Cursor:
         """Where the stream is: what it was served from, and the rounds taken since (counted apart: the hot path)."""
-        return self._served_from.moved(self._rounds_taken * self._world_size)
+        start = self._served_from.batches
+        return self._served_from.moved(self._after(start, self._rounds_taken) - start)
+
+    def _after(self, batches: int, rounds: int) -> int:
+        """The global batch behind so many rounds from `batches` on; what is excluded is passed over."""
+        return self._excluded.after(batches, rounds * self._world_size)
 
     # ---- moving ----------------------------------------------------------------------------------------------------
 
@@ -190,24 +195,25 @@ class BatchStream:
         self._move_to(cursor)
 
     def skip(self, rounds: int) -> None:
-        """Passes over `rounds` batches of every rank; all ranks must call it alike.
+        """Passes over `rounds` batches of every rank, excluded ones not counted; all ranks must call it alike.
 
         Raises:
             ConfigError: It is negative, or goes beyond the end of a finite stage.
         """
-        self.seek(self._cursor.batches + _count_of("rounds", rounds) * self._world_size)
+        self.seek(self._after(self._cursor.batches, _count_of("rounds", rounds)))
 
     def _move_to(self, cursor: Cursor) -> None:
         self._check_usable()
         self._served_from = cursor
         self._rounds_taken = 0
-        self._first_batch = cursor.batches + self._rank
         self._dropped_rows = 0
         self._serve()
 
     def _serve(self) -> None:
         cursor = self._served_from
-        self._feed.serve_from(Place(cursor.stage, cursor.stage_position(cursor.stage), cursor.batches))
+        position = cursor.stage_position(cursor.stage)
+        self._global_offset = cursor.batches - position
+        self._feed.serve_from(Place(cursor.stage, position, cursor.batches, self._excluded))
 
     def _stage_number(self, stage: int | str) -> int:
         names = [job.name for job in self._job.stages]
@@ -243,6 +249,11 @@ class BatchStream:
                     f"{job.batch_size} in {self._job.lanes} lane(s): too few for {self._world_size} rank(s)",
                     advice="Use fewer ranks or lanes, a smaller batch_size, or more data; drop_last=False helps",
                 )
+        if self.num_rounds() == 0:
+            raise ConfigError(
+                f"`exclude` leaves stage {self._job.stages[0].name!r} fewer batches than there are ranks",
+                advice="Exclude fewer batches, or begin with another stage",
+            )
 
     # ---- state -----------------------------------------------------------------------------------------------------
 
@@ -278,6 +289,11 @@ class BatchStream:
         return self._dropped_rows
 
     @property
+    def excluded_batches(self) -> int:
+        """Global batches passed over so far because the config excludes them."""
+        return self._excluded.count(0, self._cursor.batches)
+
+    @property
     def sources(self) -> Sequence[SourceIndex]:
         """The sources of the current stage: `sources[s].shards[k].uri` names what `Batch.coordinates` numbers."""
         return self._sources[self._cursor.stage]
@@ -292,9 +308,15 @@ class BatchStream:
         return self._sources[stage]
 
     def num_rounds(self, stage: int | None = None) -> int | None:
-        """Batches that this rank still gets from a stage (the current one by default); None if it has no end."""
-        number = self._cursor.stage if stage is None else stage
-        return self._lookup.order(number).rounds(self._cursor.stage_position(number), self._world_size)
+        """Batches that this rank still gets from a stage (the current one by default) if it goes on there now.
+
+        None if it has no end.
+        """
+        cursor = self._cursor
+        number = cursor.stage if stage is None else stage
+        position = cursor.stage_position(number)
+        excluded = self._excluded.shifted(cursor.batches - position)
+        return self._lookup.order(number).rounds(position, self._world_size, excluded)
 
     def stats(self) -> dict[str, Any]:
         """Returns live figures of the loader (see the README for the keys).
@@ -311,6 +333,7 @@ class BatchStream:
             "rows": self._rows,
             "wait_s": self._feed.wait_s,
             "dropped_rows": self._dropped_rows,
+            "excluded_batches": self.excluded_batches,
             "coordinator_restarts": self._feed.coordinator_restarts,
         }
 

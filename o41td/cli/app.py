@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 
 ConfigPath = Annotated[Path, typer.Argument(help="A stream's config: .toml, .json or .yaml.")]
+Target = Annotated[Path, typer.Argument(help="A config, or a checkpoint.")]
 Rank = Annotated[int, typer.Option("--rank", help="This training process's number, from 0.")]
 WorldSize = Annotated[int, typer.Option("--world-size", help="How many training processes share the order.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
@@ -108,13 +109,16 @@ def demo(
 @app.command()
 def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until Ctrl-C.")] = False,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print Prometheus' text format, for a scrape.")
+    ] = False,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
-    """Show the loaders that you have running on this machine, and how they do."""
+    """Show the loaders that you have running on this machine, how they do, and what holds them back."""
     from o41td.cli.status import show_status
 
-    show_status(watch=watch, as_json=as_json)
+    show_status(watch=watch, as_json=as_json, as_prometheus=prometheus)
 
 
 @app.command()
@@ -122,13 +126,65 @@ def plan(
     config: ConfigPath,
     rank: Rank = 0,
     world_size: WorldSize = 1,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the curriculum here: each source's share over the steps.")
+    ] = None,
+    diff: Annotated[Path | None, typer.Option("--diff", help="Another config: print in what its plan differs.")] = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
-    """Say what a config comes to, without streaming: rows, batches and memory. Only footers are read."""
+    """Say what a config comes to, without streaming: rows, batches, bytes and memory. Only footers are read."""
     from o41td.cli.plan import show_plan
 
-    show_plan(config, rank=rank, world_size=world_size, as_json=as_json)
+    show_plan(config, rank=rank, world_size=world_size, plot_path=plot, other_path=diff, as_json=as_json)
+
+
+@app.command()
+def trace(
+    target: Target,
+    batch: Annotated[int | None, typer.Option("--batch", min=0, help="What was in this global batch?")] = None,
+    step: Annotated[int | None, typer.Option("--step", min=0, help="What was in this step of --rank, from 0?")] = None,
+    rank: Rank = 0,
+    world_size: WorldSize = 1,
+    shard: Annotated[
+        str | None,
+        typer.Option("--shard", help="In which batches does --row of this shard come? The end of a path does."),
+    ] = None,
+    row: Annotated[int | None, typer.Option("--row", min=0, help="A row of --shard, from 0.")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", min=1, help="Of --row: in so many epochs. A checkpoint's batches so far if absent."),
+    ] = None,
+    show: Annotated[
+        list[str] | None, typer.Option("--show", help="Print this column's (or field's) values too; may be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Say which rows a batch holds, or in which batches a row comes.
+
+    Nothing but footers is read, and with --show the row groups in question.
+    """
+    from o41td.cli.trace import TraceQuestion, show_trace
+
+    question = TraceQuestion(
+        batch=batch, step=step, rank=rank, shard=shard, row=row, epochs=epochs, columns=tuple(show or ())
+    )
+    show_trace(target, question, world_size=world_size, as_json=as_json)
+
+
+@app.command()
+def verify(
+    first: Target,
+    second: Target,
+    world_size: WorldSize = 1,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> int:
+    """Say whether two configs or checkpoints are the same stream; if not, where they part and why (exit 1)."""
+    from o41td.cli.verify import show_comparison
+
+    return 0 if show_comparison(first, second, world_size=world_size, as_json=as_json) else 1
 
 
 def run_app(arguments: list[str] | None = None) -> NoReturn:

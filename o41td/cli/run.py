@@ -128,7 +128,7 @@ def _opened(
             differences=differing,
             advice="Resume with the config it was taken under",
         )
-    return resume_batch_stream(checkpoint, rank=rank, world_size=world_size, progress=on_footer)
+    return resume_batch_stream(checkpoint, rank=rank, world_size=world_size, exclude=config.exclude, progress=on_footer)
 
 
 def _ending_text(asked: AskedToEnd, figures: Figures, saved: Path | None) -> str:

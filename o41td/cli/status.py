@@ -1,10 +1,11 @@
-"""`o41td status`: the loaders that the user has running on this machine."""
+"""`o41td status`: the loaders that the user has running on this machine, and what holds each of them back."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -13,27 +14,70 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from o41td.cli.wording import count_text, share_text
+from o41td.cli.failure import UsageProblem
+from o41td.cli.wording import bytes_text, count_text, duration_text, share_text
 from o41td.memory import human_bytes
 
 __all__ = ["loaders_view", "show_status"]
 
 _WATCH_S = 1.0
+_MOST_WORKERS_SHOWN = 16
+_MOST_SOURCES_SHOWN = 16
+_SHRINKING = ("stage", "source")
+_GOOD = ("loop", "balanced", "ended")
+
+_RANK_COLUMNS: tuple[tuple[str, Any], ...] = (
+    ("rank", "left"),
+    ("stage", "left"),
+    ("step", "right"),
+    ("done", "right"),
+    ("batch/s", "right"),
+    ("rows/s", "right"),
+    ("MB/s", "right"),
+    ("wait", "right"),
+    ("ready", "right"),
+    ("drop", "right"),
+)
+_WORKER_COLUMNS: tuple[tuple[str, Any], ...] = (
+    ("worker", "left"),
+    ("state", "left"),
+    ("busy", "right"),
+    ("MB/s", "right"),
+    ("RSS", "right"),
+    ("restarts", "right"),
+)
+_SOURCE_COLUMNS: tuple[tuple[str, Any], ...] = (
+    ("source", "left"),
+    ("epoch", "right"),
+    ("done", "right"),
+    ("rows", "right"),
+    ("shards", "right"),
+    ("decoded", "right"),
+)
 
 
-def show_status(*, watch: bool, as_json: bool) -> None:
+def show_status(*, watch: bool, as_json: bool, as_prometheus: bool = False) -> None:
     """Print the running loaders, once or every second.
 
     Args:
         watch: go on until Ctrl-C.
         as_json: print a list for programs, a line each time when watching.
+        as_prometheus: print the figures in Prometheus' text format, once.
+
+    Raises:
+        UsageProblem: Two forms at once, or Prometheus' again and again.
 
     Blocks: for one question to each loader; with `watch`, until Ctrl-C.
     """
+    from o41td.prometheus import prometheus_text
     from o41td.runtime import list_loaders
 
+    if as_prometheus and (as_json or watch):
+        raise UsageProblem("--prometheus prints figures once, for one scrape: give it without --json and --watch")
     console = Console()
-    if as_json:
+    if as_prometheus:
+        sys.stdout.write(prometheus_text(list_loaders()))
+    elif as_json:
         _print_json(list_loaders())
         while watch:
             time.sleep(_WATCH_S)
@@ -63,49 +107,102 @@ def _print_json(loaders: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _loader_view(loader: Mapping[str, Any]) -> RenderableType:
-    """One loader: a heading, a table of its ranks, and what its processes do."""
+    """One loader: a heading, the verdict, tables of ranks, workers and sources, and its memory."""
     heading = Text.assemble((str(loader["name"]), "bold"), (f"  pid {loader['pid']}", "dim"))
-    verdict = [Padding(Text(loader["verdict"], style="yellow"), (0, 0, 0, 2))] if loader.get("verdict") else []
-    stage_names = {source["stage"]: source["name"].rpartition("/")[0] for source in loader["sources"]}
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title, justify in _RANK_COLUMNS:
-        table.add_column(title, justify=justify, no_wrap=True)
-    for rank in loader["ranks"]:
+    if loader.get("uptime_s"):
+        heading.append(f", up {duration_text(loader['uptime_s'])}", style="dim")
+    parts: list[RenderableType] = [_verdict_text(loader)]
+    if loader["ranks"]:
+        parts.append(_ranks_table(loader["ranks"]))
+    if loader["workers"]:
+        parts.append(_workers_table(loader["workers"]))
+    if loader["sources"]:
+        parts.append(_sources_table(loader["sources"]))
+    parts += [Text(line, style="dim") for line in (_arena_text(loader), _memory_text(loader["memory"])) if line]
+    return Group(heading, *(Padding(part, (0, 0, 0, 2)) for part in parts), Text(""))
+
+
+def _verdict_text(loader: Mapping[str, Any]) -> Text:
+    """The verdict, its evidence in brackets, and what to change: "decoding is the limit (…). Raise threads: …"."""
+    text = Text(loader["verdict"], style="green" if loader["limit"] in _GOOD else "yellow")
+    if loader["evidence"]:
+        text.append(f" ({', '.join(loader['evidence'])})", style="not bold dim")
+    if loader["advice"]:
+        text.append(f". {loader['advice']}.", style="default")
+    return text
+
+
+def _ranks_table(ranks: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(_RANK_COLUMNS)
+    for rank in ranks:
+        total = rank["stage_batches"]
         table.add_row(
-            f"{rank['rank']} of {rank['world_size']}",
-            stage_names.get(rank["stage"]) or str(rank["stage"]),
-            count_text(rank["batches"]),
+            f"{rank['rank']}/{rank['world_size']}",
+            _shrinking(rank["stage_name"]),
+            count_text(rank["step"]),
+            share_text(rank["stage_batch"], total) if total else "∞",
+            _rate_text(rank["batches_per_s"]),
             count_text(rank["rows_per_s"]),
+            _rate_text(rank["bytes_per_s"] / 1e6),
             share_text(rank["wait_fraction"], 1),
+            count_text(rank["ready_batches"]),
             count_text(rank["dropped_rows"]),
         )
-    details = [_workers_text(loader["workers"]), _memory_text(loader["memory"]), _sources_text(loader["sources"])]
-    lines = [Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in details if line]
-    return Group(heading, *verdict, *([Padding(table, (0, 0, 0, 2))] if loader["ranks"] else []), *lines, Text(""))
+    return table
 
 
-_RANK_COLUMNS: tuple[tuple[str, Any], ...] = (
-    ("rank", "left"),
-    ("stage", "left"),
-    ("batches", "right"),
-    ("rows/s", "right"),
-    ("wait", "right"),
-    ("dropped", "right"),
-)
+def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(_WORKER_COLUMNS)
+    table.add_column("reading")
+    for worker in workers[:_MOST_WORKERS_SHOWN]:
+        rate = worker.get("bytes_per_s")
+        table.add_row(
+            str(worker["id"]),
+            worker["state"],
+            share_text(worker["busy_fraction"], 1) if "busy_fraction" in worker else "–",
+            "–" if rate is None else _rate_text(rate / 1e6),
+            bytes_text(worker["rss_bytes"]),
+            count_text(worker["restarts"]),
+            _reading_text(worker["reading"]),
+        )
+    if len(workers) > _MOST_WORKERS_SHOWN:
+        table.add_row("…", f"{len(workers) - _MOST_WORKERS_SHOWN} more")
+    return table
 
 
-def _workers_text(workers: Sequence[Mapping[str, Any]]) -> str:
-    """Workers by what they do, their restarts, their memory: "2 workers: 1 busy, 1 idle"."""
-    if not workers:
-        return ""
-    states: dict[str, int] = {}
-    for worker in workers:
-        states[str(worker["state"])] = states.get(str(worker["state"]), 0) + 1
-    text = f"{len(workers)} {'worker' if len(workers) == 1 else 'workers'}: " + _listed(
-        f"{count} {state}" for state, count in sorted(states.items())
-    )
-    restarts = sum(worker.get("restarts", 0) for worker in workers)
-    return f"{text}, {restarts} restarted" if restarts else text
+def _sources_table(sources: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(_SOURCE_COLUMNS)
+    for source in sources[:_MOST_SOURCES_SHOWN]:
+        done = "–" if source["progress"] is None else share_text(source["progress"], 1)
+        counts = (count_text(source[key]) for key in ("rows", "shards", "decoded_rows"))
+        style = None if source["is_current"] else "dim"
+        table.add_row(_shrinking(source["name"]), count_text(source["epoch"]), done, *counts, style=style)
+    if len(sources) > _MOST_SOURCES_SHOWN:
+        table.add_row(f"… {len(sources) - _MOST_SOURCES_SHOWN} more")
+    return table
+
+
+def _table(columns: Sequence[tuple[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    for title, justify in columns:
+        table.add_column(title, justify=justify, no_wrap=title not in _SHRINKING)
+    return table
+
+
+def _reading_text(reading: Mapping[str, Any] | None) -> Text:
+    """What a worker reads, and for how long where that is long: "4.50 s: group 5 of part-00003.parquet"."""
+    if reading is None:
+        return Text("")
+    text = _shrinking("")
+    if reading["for_s"] >= 1:
+        text.append(f"{duration_text(reading['for_s'])}: ", style="yellow")
+    return text.append(f"group {reading['row_group']} of {reading['shard'].rpartition('/')[2]}")
+
+
+def _arena_text(loader: Mapping[str, Any]) -> str:
+    """The arena's slots: "arena 12 of 40 slots free, 240.0 MiB"."""
+    arena = loader.get("arena")
+    return f"arena {arena['free']} of {arena['slots']} slots free, {human_bytes(arena['bytes'])}" if arena else ""
 
 
 def _memory_text(memory: Mapping[str, Any]) -> str:
@@ -117,12 +214,10 @@ def _memory_text(memory: Mapping[str, Any]) -> str:
     return f"memory {human_bytes(used)}{f' of {bound}' if bound else ''}"
 
 
-def _sources_text(sources: Sequence[Mapping[str, Any]]) -> str:
-    """Each source's epoch and rows: "web epoch 0, 61,440 rows; books …"."""
-    return "; ".join(
-        f"{source['name']}: epoch {source['epoch']}, {count_text(source['rows'])} rows" for source in sources
-    )
+def _rate_text(rate: float) -> str:
+    return f"{rate:.1f}" if rate < 9.95 else count_text(rate)
 
 
-def _listed(parts: Iterable[str]) -> str:
-    return ", ".join(parts)
+def _shrinking(text: str) -> Text:
+    """Text that is cut where its column, the only one that may wrap, gives way to the others."""
+    return Text(text, no_wrap=True, overflow="ellipsis")

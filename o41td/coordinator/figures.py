@@ -1,4 +1,7 @@
-"""The figures of a running loader: counted as things happen, put together when somebody asks."""
+"""The figures of a running loader: counted as things happen, put together when somebody asks.
+
+Rates and shares are over the last ten seconds, so that they tell of now; counts are since the loader's start.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,44 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from o41td.coordinator.recent_counts import RecentCounts
 from o41td.coordinator.sizing import LoaderSize
 from o41td.coordinator.state import LoaderState
 from o41td.coordinator.worker_pool import PooledWorker
+from o41td.curriculum import source_progress
+from o41td.exclusions import Exclusions
 from o41td.host_memory import own_bytes
 from o41td.index import SourceIndex
+from o41td.order.stage import StageOrder
 from o41td.workers.messages import BatchesGathered, BlockDecoded, ServeFrom
 
-__all__ = ["LoaderFigures"]
+__all__ = ["FIGURES_FORMAT", "LoaderFigures", "opening_record"]
+
+FIGURES_FORMAT = 1
+"""Grows when a key goes or changes its meaning: whoever asks may run another version of the package."""
+
+_WINDOW_S = 10.0
+_LOOK_S = 1.0
+_WORK = ("fetch_s", "decode_s", "project_s")
+
+
+class _Position:
+    """Where a rank is: what it was served from, and what it has taken since."""
+
+    def __init__(self, served: ServeFrom, order: StageOrder, excluded: Exclusions) -> None:
+        self.served = served
+        self.order = order
+        self._excluded = excluded
+
+    def global_batch(self, delivered: int) -> int:
+        return self._excluded.after(self.served.global_batch, delivered * self.served.world_size)
+
+    def number(self, delivered: int) -> int:
+        return self.served.position + self.global_batch(delivered) - self.served.global_batch
+
+    def step(self, delivered: int) -> int:
+        batch = self.global_batch(delivered)
+        return (batch - self._excluded.count(0, batch)) // self.served.world_size
 
 
 class LoaderFigures:
@@ -22,59 +55,96 @@ class LoaderFigures:
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self._seconds = {"fetch_s": 0.0, "decode_s": 0.0, "project_s": 0.0}
-        self._decoded_bytes = 0
-        self._decoded_rows: dict[tuple[int, int], int] = {}
-        self._served: ServeFrom | None = None
-        self._since_s = 0.0
+        self._counts: dict[str, float] = dict.fromkeys((*_WORK, "decoded_bytes", "batches", "rows", "wait_s"), 0.0)
+        self._recent = RecentCounts(window_s=_WINDOW_S, every_s=_LOOK_S)
+        self._at: _Position | None = None
+        self._seen: dict[int, tuple[StageOrder, int]] = {}  # each stage visited, and its position when it was left
+        self._delivered = 0
         self._delivered_before = 0
-        self._gathered: BatchesGathered | None = None
-        self._rows = 0
-        self._wait_s = 0.0
+        self._dropped_rows = 0
+        self._since_s = 0.0
+        self._batch_s = 0.0
 
-    def note_serve(self, message: ServeFrom) -> None:
+    def note_serve(self, message: ServeFrom, order: StageOrder, excluded: Exclusions) -> None:
         """A rank was served from a new place on."""
-        if self._gathered is not None:
-            self._delivered_before += self._gathered.delivered
-            self._rows, self._wait_s = self._gathered.rows, self._gathered.wait_s
-        self._gathered = None
-        self._served = message
-        self._since_s = self._since_s or time.monotonic()
+        if self._at is not None:
+            self._seen[self._at.served.stage] = self._at.order, self._at.number(self._delivered)
+        self._delivered_before += self._delivered
+        self._delivered = self._dropped_rows = 0
+        self._at = _Position(message, order, excluded)
+        if not self._since_s:
+            self._since_s = self._batch_s = time.monotonic()
 
     def note_gathered(self, message: BatchesGathered) -> None:
         """The consumer told how far it is."""
-        self._gathered = message
+        if message.delivered != self._delivered:
+            self._batch_s = time.monotonic()
+        self._delivered = message.delivered
+        self._dropped_rows = message.dropped_rows
+        batches = self._delivered_before + message.delivered
+        self._counts.update(batches=batches, rows=message.rows, wait_s=message.wait_s)
 
-    def note_decoded(self, stage: int, source: int, message: BlockDecoded) -> None:
+    def note_decoded(self, worker: int, stage: int, source: int, message: BlockDecoded) -> None:
         """A worker has decoded a block of a source."""
-        self._seconds["fetch_s"] += message.fetch_s
-        self._seconds["decode_s"] += message.decode_s
-        self._seconds["project_s"] += message.project_s
-        self._decoded_bytes += message.read_bytes
-        self._decoded_rows[stage, source] = self._decoded_rows.get((stage, source), 0) + message.rows
+        work_s = message.fetch_s + message.decode_s + message.project_s
+        for name in _WORK:
+            self._counts[name] += getattr(message, name)
+        for name, count in (
+            ("decoded_bytes", message.read_bytes),
+            (f"bytes of worker {worker}", message.read_bytes),
+            (f"work of worker {worker}", work_s),
+            (f"bytes of source {stage}/{source}", message.read_bytes),
+            (f"work of source {stage}/{source}", work_s),
+            (f"rows of source {stage}/{source}", message.rows),
+        ):
+            self._counts[name] = self._counts.get(name, 0.0) + count
+
+    def note_time(self, now_s: float, state: LoaderState) -> None:
+        """Time has passed: looks at the counters if it is time for that."""
+        if self._at is not None and self._recent.is_due(now_s):
+            self._recent.look(now_s, self._all_counts(state))
+
+    def _all_counts(self, state: LoaderState) -> dict[str, float]:
+        return {**self._counts, "blocks_decoded": state.blocks_decoded, "blocks_evicted": state.blocks_evicted}
 
     def record(
         self,
         *,
         name: str,
+        stage_names: Sequence[str],
         size: LoaderSize,
         state: LoaderState,
         arena_kind: str,
         workers: Iterable[PooledWorker],
         reading: Mapping[int, dict[str, Any]],
-        sources: Sequence[SourceIndex],
+        sources: Sequence[Sequence[SourceIndex]],
     ) -> dict[str, Any]:
-        """Returns everything as one record (a new dict of plain values); `reading` says what busy workers read.
+        """Returns everything as one record (a new dict of plain values).
+
+        `reading` says what busy workers read, `sources[stage]` are those of a stage.
 
         Blocks: on /proc, for a few milliseconds.
         """
+        now_s = time.monotonic()
         workers = list(workers)
         own = [os.getpid(), *(worker.process.pid for worker in workers)]
+        elapsed_s, growth = self._recent.growth(now_s, self._all_counts(state))
+        recent = ("decoded_bytes", "blocks_decoded", "blocks_evicted", *_WORK)
+        every = [source for stage in sources for source in stage]
         return {
+            "format": FIGURES_FORMAT,
             "name": name,
             "pid": os.getpid(),
+            "state": "streaming",
             "coordinator": {"pid": os.getpid()},
-            "workers": [self._worker(worker, state, reading.get(worker.number)) for worker in workers],
+            "cores": len(os.sched_getaffinity(0)),
+            "workers": [
+                {
+                    **_worker_record(worker, state, reading.get(worker.number)),
+                    **_worker_rates(worker.number, elapsed_s, growth),
+                }
+                for worker in workers
+            ],
             "arena": {
                 "bytes": size.layout.total_bytes,
                 "slots": size.layout.num_slots,
@@ -82,59 +152,128 @@ class LoaderFigures:
                 "block_rows": size.layout.block_rows,
                 "kind": arena_kind,
             },
-            "ranks": [] if self._served is None else [self._rank(self._served)],
-            "sources": [self._source(source) for source in sources],
+            "ranks": []
+            if self._at is None
+            else [
+                self._rank(self._at, stage_names, state, now_s)
+                | _rank_rates(max(1e-9, elapsed_s), growth, size.layout.row_bytes)
+            ],
+            "sources": [self._source(source, growth) for source in every],
             "memory": {
                 "bound_bytes": size.bound.total_bytes,
                 "used_bytes": size.layout.total_bytes + sum(own_bytes(pid) or 0 for pid in own),
                 "terms": dict(size.bound.terms),
             },
-            "uptime_s": time.monotonic() - self._since_s if self._since_s else 0.0,
+            "uptime_s": now_s - self._since_s if self._since_s else 0.0,
+            "recent": {"window_s": elapsed_s, **{count: growth[count] for count in recent}},
             "blocks_decoded": state.blocks_decoded,
             "blocks_evicted": state.blocks_evicted,
-            "decoded_bytes": self._decoded_bytes,
-            "decoded_rows": sum(self._decoded_rows.values()),
-            **self._seconds,
+            "decoded_bytes": int(self._counts["decoded_bytes"]),
+            "decoded_rows": sum(int(count) for name, count in self._counts.items() if name.startswith("rows of")),
+            **{work: self._counts[work] for work in _WORK},
         }
 
-    def _worker(self, worker: PooledWorker, state: LoaderState, reading: dict[str, Any] | None) -> dict[str, Any]:
-        doing = "starting" if not worker.ready else "decoding" if state.workers[worker.number].queue else "idle"
+    def _rank(self, at: _Position, stage_names: Sequence[str], state: LoaderState, now_s: float) -> dict[str, Any]:
+        delivered = self._delivered
+        rank = state.ranks.get(at.served.rank)
         return {
-            "id": worker.number,
-            "pid": worker.process.pid,
-            "state": doing,
-            "reading": reading,
-            "restarts": worker.restarts,
-            "rss_bytes": _rss_bytes(worker.process.pid),
+            "rank": at.served.rank,
+            "world_size": at.served.world_size,
+            "stage": at.served.stage,
+            "stage_name": stage_names[at.served.stage],
+            "step": at.step(delivered),
+            "batch": at.global_batch(delivered),
+            "stage_batch": at.number(delivered),
+            "stage_batches": at.order.num_batches,
+            "batches": int(self._counts["batches"]),
+            "rows": int(self._counts["rows"]),
+            "wait_s": self._counts["wait_s"],
+            "ready_batches": max(0, rank.num_sent - delivered) if rank is not None else 0,
+            "since_batch_s": now_s - self._batch_s,
+            "has_ended": rank is not None and rank.told_end and delivered >= rank.num_sent,
+            "dropped_rows": self._dropped_rows,
         }
 
-    def _rank(self, served: ServeFrom) -> dict[str, Any]:
-        elapsed_s = max(1e-9, time.monotonic() - self._since_s)
-        gathered = self._gathered
-        wait_s = gathered.wait_s if gathered is not None else self._wait_s
-        rows = gathered.rows if gathered is not None else self._rows
-        return {
-            "rank": served.rank,
-            "world_size": served.world_size,
-            "stage": served.stage,
-            "batches": self._delivered_before + (gathered.delivered if gathered is not None else 0),
-            "rows": rows,
-            "rows_per_s": rows / elapsed_s,
-            "wait_s": wait_s,
-            "wait_fraction": min(1.0, wait_s / elapsed_s),
-            "dropped_rows": gathered.dropped_rows if gathered is not None else 0,
-        }
-
-    def _source(self, source: SourceIndex) -> dict[str, Any]:
-        decoded = self._decoded_rows.get((source.stage, source.source), 0)
+    def _source(self, source: SourceIndex, growth: Mapping[str, float]) -> dict[str, Any]:
+        name = f"{source.stage}/{source.source}"
+        epoch, progress = self._progress(source)
         return {
             "name": source.name,
             "stage": source.stage,
+            "is_current": self._at is not None and self._at.served.stage == source.stage,
             "rows": source.num_rows,
             "shards": len(source.shards),
-            "decoded_rows": decoded,
-            "epoch": decoded // source.num_rows,
+            "epoch": epoch,
+            "progress": progress,
+            "decoded_rows": int(self._counts.get(f"rows of source {name}", 0)),
+            "recent_bytes": growth.get(f"bytes of source {name}", 0.0),
+            "recent_work_s": growth.get(f"work of source {name}", 0.0),
         }
+
+    def _progress(self, source: SourceIndex) -> tuple[int, float | None]:
+        if self._at is not None and self._at.served.stage == source.stage:
+            order, position = self._at.order, self._at.number(self._delivered)
+        elif source.stage in self._seen:
+            order, position = self._seen[source.stage]
+        else:
+            return 0, 0.0
+        return source_progress(order, position)[source.source] or (0, None)
+
+
+def opening_record(name: str, workers: Iterable[PooledWorker], reading: tuple[int, int]) -> dict[str, Any]:
+    """Returns what there is to say of a loader that reads footers, `reading` of them done and in all."""
+    done, total = reading
+    return {
+        "format": FIGURES_FORMAT,
+        "name": name,
+        "pid": os.getpid(),
+        "state": "opening",
+        "opening": {"footers": done, "of": total},
+        "coordinator": {"pid": os.getpid()},
+        "workers": [
+            {
+                "id": worker.number,
+                "pid": worker.process.pid,
+                "state": "reading footers" if worker.ready else "starting",
+                "reading": None,
+                "restarts": worker.restarts,
+                "rss_bytes": _rss_bytes(worker.process.pid),
+            }
+            for worker in workers
+        ],
+        "ranks": [],
+        "sources": [],
+        "memory": {},
+    }
+
+
+def _rank_rates(elapsed_s: float, growth: Mapping[str, float], row_bytes: int) -> dict[str, float]:
+    return {
+        "batches_per_s": growth["batches"] / elapsed_s,
+        "rows_per_s": growth["rows"] / elapsed_s,
+        "bytes_per_s": growth["rows"] * row_bytes / elapsed_s,
+        "wait_fraction": min(1.0, growth["wait_s"] / elapsed_s),
+    }
+
+
+def _worker_rates(number: int, elapsed_s: float, growth: Mapping[str, float]) -> dict[str, float]:
+    elapsed_s = max(1e-9, elapsed_s)
+    return {
+        "bytes_per_s": growth.get(f"bytes of worker {number}", 0.0) / elapsed_s,
+        "busy_fraction": min(1.0, growth.get(f"work of worker {number}", 0.0) / elapsed_s),
+    }
+
+
+def _worker_record(worker: PooledWorker, state: LoaderState, reading: Mapping[str, Any] | None) -> dict[str, Any]:
+    doing = "starting" if not worker.ready else "decoding" if state.workers[worker.number].queue else "idle"
+    return {
+        "id": worker.number,
+        "pid": worker.process.pid,
+        "state": doing,
+        "reading": reading,
+        "restarts": worker.restarts,
+        "rss_bytes": _rss_bytes(worker.process.pid),
+    }
 
 
 def _rss_bytes(pid: int) -> int:

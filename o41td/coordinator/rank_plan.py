@@ -77,10 +77,12 @@ class RankPlan:
         resident: frozenset[int],
         table: BlockTable,
         burst_rows: int = _BURST_ROWS,
+        num_batches: int | None = None,
     ) -> None:
         """Claims the blocks of the `resident` sources, which stay decoded, and no others until batches are asked for.
 
-        `burst_rows` is about how many rows are worked out at a time.
+        `burst_rows` is about how many rows are worked out at a time. The plan ends after `num_batches` of this rank,
+        where that is before the stage's end.
         """
         self.stage = stage
         self._order = order
@@ -93,7 +95,7 @@ class RankPlan:
         self._table = table
         self._lanes: dict[int, _LaneState] = {}
         self._next_round = 0
-        self._rounds = order.rounds(position, world_size)
+        self._rounds = order.rounds(position, world_size) if num_batches is None else num_batches
         step = math.gcd(world_size, order.lanes)
         self._lanes_served = order.lanes // step
         self._lane_stride = world_size // step

@@ -35,12 +35,12 @@ from o41td.coordinator.events import (
     WorkerBecameReady,
     WorkerExited,
 )
-from o41td.coordinator.figures import LoaderFigures
+from o41td.coordinator.excluding_plan import plan_rank
+from o41td.coordinator.figures import LoaderFigures, opening_record
 from o41td.coordinator.footer_desk import FooterDesk
 from o41td.coordinator.opening import IndexReading
 from o41td.coordinator.peer_loop import PeerLoop
 from o41td.coordinator.quarantine import QuarantineFile
-from o41td.coordinator.rank_plan import RankPlan
 from o41td.coordinator.sizing import LoaderSize, size_loader
 from o41td.coordinator.stand_ins import StandIns
 from o41td.coordinator.state import LoaderState
@@ -113,6 +113,7 @@ class LoaderServer:
         self._segment: Segment | None = None
         self._table: BlockTable | None = None
         self._state: LoaderState | None = None
+        self._footers = (0, 0)  # read, of how many
         self._served: ServeFrom | None = None
         self._quarantine: QuarantineFile | None = None
         self._figures = LoaderFigures()
@@ -193,23 +194,34 @@ class LoaderServer:
             layout=layout.to_record(), sources=records, bound=bound, arena_kind=self._segment.kind, notices=notices
         )
         self._loop.send(self._owner, opened, self._segment.fd)
-        self._status_port = StatusPort(self._loop.selector, self._request.name, self._figures_record)
+        self._open_status_port()
+        assert self._status_port is not None
         if not self._status_port.is_open:
             self._tell_owner(LoaderNotice("`o41td status` cannot show this loader: no runtime folder is ours alone"))
+
+    def _open_status_port(self) -> None:
+        """Makes the loader findable, unless it is: when it is open, or when opening takes a while."""
+        assert self._request is not None
+        if self._status_port is None:
+            self._status_port = StatusPort(self._loop.selector, self._request.name, self._figures_record)
 
     def _read_index(self, job: StreamJob) -> list[SourceIndex]:
         assert self._request is not None
         reading = IndexReading(job, storage=self._request.storage, expected=self._request.expected_sources)
+        self._footers = reading.num_done, reading.num_shards
         self._desk = desk = FooterDesk(reading)
         self._give_footers()
-        told_s = 0.0
+        told_s, began_s = 0.0, time.monotonic()
         while not desk.is_done:
             self._pump()
             self._tell_slow_footers(job)
             now_s = time.monotonic()
             if now_s - told_s > _PROGRESS_EVERY_S:
                 told_s = now_s
-                self._tell_owner(OpenProgress(reading.num_done, reading.num_shards))
+                self._footers = reading.num_done, reading.num_shards
+                self._tell_owner(OpenProgress(*self._footers))
+            if now_s - began_s > _PROGRESS_EVERY_S and not self._request.plan_only:
+                self._open_status_port()
         self._desk = None
         return reading.finish()
 
@@ -233,6 +245,8 @@ class LoaderServer:
         if is_tick:
             self._ticked_s = now_s
             self._crew.look()
+            if self._state is not None:
+                self._figures.note_time(now_s, self._state)
         if self._state is not None and (is_tick or self._state.has_more_to_plan):
             self._handle(TimePassed(now_s))
 
@@ -272,7 +286,7 @@ class LoaderServer:
         order = self._orders.get(message.stage)
         if order is None:
             order = self._orders[message.stage] = order_of(self._job, message.stage, self._by_stage[message.stage])
-        plan = RankPlan(
+        plan = plan_rank(
             order,
             self._by_stage[message.stage],
             stage=message.stage,
@@ -283,10 +297,11 @@ class LoaderServer:
             block_rows=self._size.layout.block_rows,
             resident=self._size.resident[message.stage],
             table=self._table,
+            excluded=self._job.excluded,
         )
         self._served = message
         self._state.set_window(self._size.window_batches[message.stage])
-        self._figures.note_serve(message)
+        self._figures.note_serve(message, order, self._job.excluded)
         self._handle(RankAttached(message.rank, message.generation, plan))
 
     # ---- workers ---------------------------------------------------------------------------------------------------
@@ -323,7 +338,7 @@ class LoaderServer:
             case BlockDecoded():
                 assert self._table is not None
                 key = self._table[message.block_id].key
-                self._figures.note_decoded(key.stage, key.source, message)
+                self._figures.note_decoded(worker.number, key.stage, key.source, message)
                 self._handle(BlockWasDecoded(worker.number, message.block_id, _bad_rows_of(message)))
             case PieceBegun():
                 self._handle(PieceWasBegun(worker.number, message.block_id, message.piece))
@@ -479,20 +494,24 @@ class LoaderServer:
         index = self._by_stage[block.key.stage][block.key.source]
         unit = block.pieces[block.current_piece or 0].unit
         uri = index.shards[index.unit_shard[unit]].uri
-        return {"shard": uri, "row_group": int(index.unit_row_group[unit]), "for_s": round(for_s, 3)}
+        row_group = int(index.unit_row_group[unit])
+        return {"source": index.name, "shard": uri, "row_group": row_group, "for_s": round(for_s, 3)}
 
     def _figures_record(self) -> dict[str, Any]:
-        assert self._size is not None
-        assert self._state is not None
         assert self._request is not None
+        assert self._job is not None
+        workers = list(self._crew.workers)
+        if self._size is None or self._state is None or self._segment is None:
+            return opening_record(self._request.name, workers, self._footers)
         return self._figures.record(
             name=self._request.name,
+            stage_names=[stage.name for stage in self._job.stages],
             size=self._size,
             state=self._state,
-            arena_kind=self._segment.kind if self._segment else "",
-            workers=self._crew.workers,
+            arena_kind=self._segment.kind,
+            workers=workers,
             reading={number: self._place_of(block, for_s) for number, block, for_s in self._state.current_blocks()},
-            sources=self._sources,
+            sources=self._by_stage,
         )
 
 

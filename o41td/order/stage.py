@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.order.hash import Purpose, absorb, stream_key
 from o41td.order.lane import LaneReader
 from o41td.order.leaving import LeavingOrder, place_in_epoch
@@ -135,24 +136,49 @@ class StageOrder:
                 counts += self.lane_mix(lane).counts_at(position)
         return counts
 
-    def rounds(self, position: int, world_size: int) -> int | None:
-        """Return the whole rounds of ``world_size`` batches from batch ``position`` to the end; None if infinite."""
+    def epochs_begun(self, source: int, batch: int) -> int:
+        """Return how many epochs of ``source`` the batches [0, batch) reach into, in the lane that is farthest."""
+        most = 0
+        for lane, position in enumerate(self._lane_positions(batch).tolist()):
+            rows = int(self.source_lane_rows[source, lane])
+            if position and rows:
+                most = max(most, -(-int(self.lane_mix(lane).counts_at(position)[source]) // rows))
+        return most
+
+    def rounds(self, position: int, world_size: int, excluded: Exclusions = NOTHING_EXCLUDED) -> int | None:
+        """Return the whole rounds of ``world_size`` batches from batch ``position`` to the end; None if infinite.
+
+        ``excluded`` batches are part of no round.
+        """
         if self.num_batches is None:
             return None
-        return max(0, self.num_batches - position) // world_size
+        left = max(0, self.num_batches - position)
+        return (left - excluded.count(position, position + left)) // world_size
 
-    def dropped_rows(self, position: int, rank: int, world_size: int) -> int:
+    def excluded_rows(self, start: int, stop: int, excluded: Exclusions) -> int:
+        """Return how many rows the ``excluded`` of the batches [start, stop) hold."""
+        stop = stop if self.num_batches is None else min(stop, self.num_batches)
+        return sum(self.rows_before(end) - self.rows_before(begin) for begin, end in excluded.overlap(start, stop))
+
+    def dropped_rows(self, position: int, rank: int, world_size: int, excluded: Exclusions = NOTHING_EXCLUDED) -> int:
         """Return the rows that ``rank`` drops when a run from batch ``position`` on reaches the stage's end.
 
         Dropped are the rows of every batch after the last whole round: those of a last round that could not be filled,
         of batches of lanes that go on beyond ``num_batches``, and of partial batches that ``drop_last`` drops. Batch n,
-        also one that is never delivered, counts on rank (n - position) % world_size. With the rows before ``position``
-        and those delivered since, the sum over ranks is the number of rows of the stage.
+        also one that is never delivered, counts on rank (n - position) % world_size, less what is ``excluded`` in
+        between. With the rows before ``position``, those delivered since and those excluded, the sum over ranks is the
+        number of rows of the stage.
         """
-        rounds = self.rounds(position, world_size)
+        rounds = self.rounds(position, world_size, excluded)
         if rounds is None:
             return 0
-        end = position + rounds * world_size
+        assert self.num_batches is not None
+        end = self.num_batches
+        leftover = 0  # of a last round that could not be filled: fewer than world_size batches
+        for start, stop in excluded.stretches(excluded.after(position, rounds * world_size), end):
+            for batch in range(start, stop or end):
+                if (batch - position - excluded.count(position, batch)) % world_size == rank:
+                    leftover += self.batch_rows(batch)
         first = self._lane_batches(end)
         left = -(-self.lane_rows // self.batch_size) - first  # batches of each lane that never come, partial ones too
         left = np.maximum(left, 0)
@@ -160,8 +186,8 @@ class StageOrder:
         lane_start = np.cumsum(left) - left
         batch_in_lane = np.arange(len(lane), dtype=np.int64) - lane_start[lane] + first[lane]
         rows = np.minimum(self.batch_size, self.lane_rows[lane] - batch_in_lane * self.batch_size)
-        is_own = (batch_in_lane * self.lanes + lane - position) % world_size == rank
-        return int(rows[is_own].sum())
+        ordinal = batch_in_lane * self.lanes + lane - position - excluded.count(position, end)
+        return leftover + int(rows[ordinal % world_size == rank].sum())
 
     # ---- reading
 

@@ -16,24 +16,57 @@ from o41td.cli.status import loaders_view
 LOADER: dict[str, Any] = {
     "name": "job-17",
     "pid": 4711,
+    "state": "streaming",
+    "uptime_s": 754.2,
     "ranks": [
         {
             "rank": 0,
-            "world_size": 2,
+            "world_size": 256,
             "stage": 1,
+            "stage_name": "annealing-mix",
+            "step": 12_480,
+            "stage_batch": 24_960,
+            "stage_batches": 99_840,
             "batches": 12_480,
+            "batches_per_s": 28.38,
             "rows_per_s": 58_120.4,
-            "wait_fraction": 0.04,
+            "bytes_per_s": 476_122_000.0,
+            "wait_fraction": 0.34,
+            "ready_batches": 3,
             "dropped_rows": 7,
         }
     ],
     "workers": [
-        {"id": 0, "pid": 4712, "state": "busy", "restarts": 0, "rss_bytes": 80_000_000},
-        {"id": 1, "pid": 4713, "state": "idle", "restarts": 2, "rss_bytes": 80_000_000},
+        {
+            "id": 0,
+            "pid": 4712,
+            "state": "decoding",
+            "restarts": 0,
+            "rss_bytes": 80_000_000,
+            "bytes_per_s": 240e6,
+            "busy_fraction": 0.97,
+            "reading": {"source": "mix/web", "shard": "/data/part-3.parquet", "row_group": 5, "for_s": 4.5},
+        },
+        {"id": 1, "pid": 4713, "state": "starting", "reading": None, "restarts": 2, "rss_bytes": 80_000_000},
     ],
-    "sources": [{"name": "mix/web", "stage": 1, "epoch": 3, "rows": 61_440}],
+    "sources": [
+        {
+            "name": "mix/web",
+            "stage": 1,
+            "is_current": True,
+            "epoch": 3,
+            "progress": 0.25,
+            "rows": 61_440,
+            "shards": 12,
+            "decoded_rows": 200_000,
+        }
+    ],
+    "arena": {"slots": 40, "free": 12, "bytes": 251_658_240},
     "memory": {"bound_bytes": 412_000_000, "used_bytes": 287_000_000},
-    "verdict": "workers keep up",
+    "verdict": "decoding is the limit: the loop waits for workers",
+    "limit": "decoding",
+    "evidence": ["the loop waits 34 % of the time", "workers are busy 97 % of it"],
+    "advice": "Raise threads: 2 workers run, and the host has 8 cores",
 }
 
 
@@ -44,15 +77,34 @@ def shown(view: object, width: int = 80) -> str:
     return out.getvalue()
 
 
-def test_a_loader_is_shown_with_ranks_workers_and_memory() -> None:
-    """Every live figure of a loader is on the screen, in 80 columns."""
+def test_a_loader_is_shown_with_verdict_ranks_workers_sources_and_memory() -> None:
+    """Every live figure of a loader is on the screen, in 80 columns, with the evidence and what to change."""
     text = shown(loaders_view([LOADER]))
-    for part in ("job-17", "4711", "workers keep up", "0 of 2", "mix", "12,480", "58,120", "4 %", "7"):
-        assert part in text
-    assert "2 workers: 1 busy, 1 idle, 2 restarted" in text
+    told = " ".join(text.split())
+    assert (
+        "loop waits for workers (the loop waits 34 % of the time, workers are busy 97 % of it). Raise threads" in told
+    )
+    for part in ("job-17", "pid 4711, up 12 min 34 s", "0/256 annealing-mix 12,480 25 % 28 58,120 476 34 % 3 7"):
+        assert part in told
+    assert "0 decoding 97 % 240 80 MB 0 4.50 s: group 5 of part-3.parquet" in told
+    assert "1 starting – – 80 MB 2" in told
+    assert "mix/web 3 25 % 61,440 12 200,000" in told
+    assert "arena 12 of 40 slots free, 240.0 MiB" in text
     assert "memory 273.7 MiB of at most 392.9 MiB" in text
-    assert "mix/web: epoch 3, 61,440 rows" in text
     assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+
+
+def test_a_loader_that_opens_shows_how_far_it_is() -> None:
+    """No ranks and no sources yet: the verdict, and what the workers do."""
+    opening = {
+        **LOADER, "state": "opening", "uptime_s": None, "ranks": [], "sources": [], "arena": None, "memory": {},
+        "limit": "opening", "verdict": "it is being opened", "evidence": ["12 of 500 footers are read"], "advice": "",
+        "workers": [{"id": 0, "state": "reading footers", "reading": None, "restarts": 0, "rss_bytes": 70_000_000}],
+    }  # fmt: skip
+    told = " ".join(shown(loaders_view([opening])).split())
+    assert "it is being opened (12 of 500 footers are read)" in told
+    assert "0 reading footers – – 70 MB 0" in told
 
 
 def test_no_loader_says_how_one_starts() -> None:
@@ -69,9 +121,12 @@ def test_a_loader_that_does_not_answer_is_still_listed() -> None:
         "workers": [],
         "sources": [],
         "memory": {},
-        "verdict": "does not answer",
+        "verdict": "it does not answer",
+        "limit": "silent",
+        "evidence": [],
+        "advice": "Look at its pid",
     }
-    assert shown(loaders_view([silent])).split() == ["job", "pid", "1", "does", "not", "answer"]
+    assert " ".join(shown(loaders_view([silent])).split()) == "job pid 1 it does not answer. Look at its pid."
 
 
 def test_two_loaders_of_one_name_are_told_apart_by_pid() -> None:

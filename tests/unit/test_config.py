@@ -98,6 +98,7 @@ def test_defaults_are_the_documented_ones():
         "stall_timeout_s": 120.0,
         "cache_dir": None,
         "cache_limit_bytes": None,
+        "exclude": [],
     }
 
 

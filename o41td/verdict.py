@@ -1,0 +1,179 @@
+"""The verdict: what holds a stream back, the figures that say so, and the setting to change. Pure.
+
+A stream is a pipe of four parts: storage, decoding workers, the arena between, and the training loop. Whichever is the
+narrowest sets the pace, and shows by what the others do:
+
+| the loop waits | workers are busy | then |
+|---|---|---|
+| hardly | | the loop is the limit |
+| much | much | decoding; storage, where they mostly fetch; a source, where one takes most of their time for few bytes |
+| much | little, and no slot is free, or blocks are decoded again | the arena is too small |
+| much | little | the loop takes batches as fast as they can be put together |
+
+Figures are the record of a loader, as the coordinator gives it; rates in it are over the last ten seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Verdict", "verdict_of"]
+
+_HARDLY_WAITS = 0.05
+_WAITS_MUCH = 0.2
+_BUSY = 0.7
+_MOSTLY_FETCHING = 0.5
+_DECODED_AGAIN = 0.1
+_SLOW_SOURCE_WORK = 0.5
+_SLOW_SOURCE_RATIO = 3.0
+_STILL_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What holds a stream back.
+
+    Attributes:
+        limit: One word of it: "opening", "starting", "ended", "loop", "still", "decoding", "storage", "source",
+            "memory", "gathering", "balanced" or "silent".
+        text: The same in words.
+        evidence: The figures that say so, each a phrase.
+        advice: What to change, "" for nothing.
+    """
+
+    limit: str
+    text: str
+    evidence: tuple[str, ...] = field(default=())
+    advice: str = ""
+
+    def to_record(self) -> dict[str, Any]:
+        """The keys of a loader's record."""
+        return {
+            "verdict": self.text,
+            "limit": self.limit,
+            "evidence": list(self.evidence),
+            "advice": self.advice,
+        }
+
+
+def verdict_of(loader: Mapping[str, Any]) -> Verdict:
+    """Judges a loader by its record."""
+    if loader.get("state") == "opening":
+        opening = loader["opening"]
+        return Verdict(
+            limit="opening",
+            text="it is being opened",
+            evidence=(f"{opening['footers']:,} of {opening['of']:,} footers are read",),
+        )
+    ranks = loader["ranks"]
+    if not ranks or not any(rank["batches"] for rank in ranks):
+        return Verdict(limit="starting", text="the first batch is on its way")
+    if all(rank["has_ended"] for rank in ranks):
+        return Verdict(limit="ended", text="the stage is over; the loop may advance to another, or close the stream")
+    waits = max(rank["wait_fraction"] for rank in ranks)
+    ready = min(rank["ready_batches"] for rank in ranks)
+    still_s = min(rank["since_batch_s"] for rank in ranks)
+    waited = f"the loop waits {_percent(waits)} of the time"
+    batches = "1 batch is" if ready == 1 else f"{ready:,} batches are"
+    if ready and still_s > _STILL_S:
+        return Verdict(
+            limit="still",
+            text="the training loop takes no batches: it is busy with something else, or stopped",
+            evidence=(f"the last one was taken {still_s:,.0f} s ago", f"{batches} ready"),
+        )
+    if waits < _HARDLY_WAITS and not (not ready and still_s > _STILL_S):
+        return Verdict(
+            limit="loop",
+            text="the training loop sets the pace; batches wait for it",
+            evidence=(waited, f"{batches} ready"),
+        )
+    return _waiting(loader, waited, waits)
+
+
+def _waiting(loader: Mapping[str, Any], waited: str, waits: float) -> Verdict:
+    """The verdict where the loop waits."""
+    workers, recent, arena = loader["workers"], loader["recent"], loader["arena"]
+    busy = sum(worker["busy_fraction"] for worker in workers) / max(1, len(workers))
+    worked = f"workers are busy {_percent(busy)} of it"
+    decoded, evicted = recent["blocks_decoded"], recent["blocks_evicted"]
+    if evicted > _DECODED_AGAIN * max(1, decoded):
+        return Verdict(
+            limit="memory",
+            text="the arena is too small: blocks are thrown out and decoded again",
+            evidence=(waited, f"{evicted:,.0f} of {decoded:,.0f} blocks were thrown out of its {arena['slots']} slots"),
+            advice="Raise memory_limit_bytes, or lower buffer_rows, block_rows or batch_size",
+        )
+    if busy >= _BUSY:
+        return _working(loader, (waited, worked))
+    if not arena["free"]:
+        return Verdict(
+            limit="memory",
+            text="the arena is full: workers wait for a slot",
+            evidence=(waited, worked, f"none of {arena['slots']} slots is free"),
+            advice="Raise memory_limit_bytes, or lower buffer_rows or block_rows",
+        )
+    if waits > _WAITS_MUCH:
+        return Verdict(
+            limit="gathering",
+            text="the loop takes batches as fast as they can be put together",
+            evidence=(waited, worked),
+            advice="Nothing needs changing where the loop does no work; else try larger batches or prefetch_batches",
+        )
+    return Verdict(limit="balanced", text="loop and workers are in balance", evidence=(waited, worked))
+
+
+def _working(loader: Mapping[str, Any], evidence: tuple[str, ...]) -> Verdict:
+    """The verdict where workers are busy: with what?"""
+    recent, workers = loader["recent"], loader["workers"]
+    work_s = sum(recent[name] for name in ("fetch_s", "decode_s", "project_s"))
+    fetching = recent["fetch_s"] / work_s if work_s else 0.0
+    slow = _slow_source(loader)
+    if slow is not None:
+        name, part, ratio = slow
+        return Verdict(
+            limit="source",
+            text=f"one source is slow: {name}",
+            evidence=(
+                *evidence,
+                f"it takes {_percent(part)} of their time, {ratio:.0f} times as long a byte as others",
+            ),
+            advice="Write its shards anew with smaller row groups or faster compression, bring them nearer, or lower "
+            "its weight",
+        )
+    if fetching >= _MOSTLY_FETCHING:
+        return Verdict(
+            limit="storage",
+            text="storage is the limit: workers wait for bytes",
+            evidence=(*evidence, f"{_percent(fetching)} of their work is fetching"),
+            advice="Raise threads or lookahead, so that more is fetched at once, or bring the shards nearer",
+        )
+    cores = loader["cores"]
+    advice = f"Raise threads: {len(workers)} workers run, and the host has {cores} cores"
+    if len(workers) >= cores:
+        advice = f"The host has {cores} cores for {len(workers)} workers: fewer or narrower fields, or a larger host"
+    return Verdict(
+        limit="decoding",
+        text="decoding is the limit: the loop waits for workers",
+        evidence=(*evidence, f"{_percent(1 - fetching)} of their work is decoding"),
+        advice=advice,
+    )
+
+
+def _slow_source(loader: Mapping[str, Any]) -> tuple[str, float, float] | None:
+    """The source that takes most of the workers' time for few bytes: its name, its part, its cost a byte to others'."""
+    sources = [source for source in loader["sources"] if source["recent_work_s"] and source["recent_bytes"]]
+    total_s = sum(source["recent_work_s"] for source in sources)
+    for source in sources if len(sources) > 1 else ():
+        others_s = total_s - source["recent_work_s"]
+        others_bytes = sum(other["recent_bytes"] for other in sources) - source["recent_bytes"]
+        part = source["recent_work_s"] / total_s
+        ratio = source["recent_work_s"] / source["recent_bytes"] / (others_s / others_bytes)
+        if part >= _SLOW_SOURCE_WORK and ratio >= _SLOW_SOURCE_RATIO:
+            return source["name"], part, ratio
+    return None
+
+
+def _percent(part: float) -> str:
+    return "<1 %" if 0 < part < 0.005 else f"{100 * part:.0f} %"
