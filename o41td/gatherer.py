@@ -360,7 +360,7 @@ class Gatherer:
                 if message.generation == self._generation:
                     self._announced_outcome = error_from_record(message.error)
             case LoaderNotice():
-                _LOGGER.info("%s", message.text)
+                _LOGGER.log(logging.WARNING if message.is_warning else logging.INFO, "%s", message.text)
             case LoaderFailed():
                 raise error_from_record(message.error)
             case StatsReply():

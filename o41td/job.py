@@ -74,9 +74,9 @@ class StreamJob:
     memory_limit_bytes: int | None
     max_row_group_bytes: int
     stall_timeout_s: float
-    on_bad_data: str
-    bad_data_budget: float
-    quarantine_file: str
+    on_bad_data: str = "raise"
+    bad_data_budget: float = 0.0
+    quarantine_file: str = ""
     excluded: Exclusions = NOTHING_EXCLUDED
 
     def to_record(self) -> dict[str, Any]:

@@ -166,6 +166,7 @@ class LoaderFigures:
             },
             "uptime_s": now_s - self._since_s if self._since_s else 0.0,
             "recent": {"window_s": elapsed_s, **{count: growth[count] for count in recent}},
+            "bad_rows": state.num_bad_rows,
             "blocks_decoded": state.blocks_decoded,
             "blocks_evicted": state.blocks_evicted,
             "decoded_bytes": int(self._counts["decoded_bytes"]),

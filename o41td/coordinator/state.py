@@ -118,6 +118,11 @@ class LoaderState:
             if worker.queue:
                 yield worker.worker, self.table[worker.queue[0]], self._now_s - worker.since_s
 
+    @property
+    def num_bad_rows(self) -> int:
+        """Rows for which others stand in."""
+        return self._stand_ins.num_bad_rows if self._stand_ins is not None else 0
+
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Instruction]:

@@ -14,7 +14,7 @@ from o41td.coordinator.excluding_plan import ExcludingPlan, plan_rank
 from o41td.coordinator.rank_plan import RankPlan
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions, rank_stretches
 from o41td.order import StageOrder
-from source_cases import make_source, records_of_batch, records_of_block
+from source_cases import make_source, records_of_batch, records_of_slot
 
 LIMIT = 60
 
@@ -180,7 +180,7 @@ def test_a_plan_passes_over_what_is_excluded_and_closes_every_claim(case):
         numbers: list[int] = []
         while len(numbers) < rounds:
             for batch in plan.next_batches():
-                contents = {handle: records_of_block(table, sources, handle) for handle in batch.blocks}
+                contents = {handle: records_of_slot(table, sources, handle) for handle in batch.blocks}
                 rows = zip(batch.handles.tolist(), batch.rows.tolist(), strict=True)
                 assert [contents[handle][row] for handle, row in rows] == records_of_batch(order, sources, batch.number)
                 closed.update(batch.closes)

@@ -26,6 +26,7 @@ from o41td.coordinator.events import (
     BlockKey,
     DecodeInto,
     Event,
+    FoundBadRows,
     KillWorker,
     RankAttached,
     RankLeft,
@@ -88,12 +89,15 @@ class Simulation:
             ahead_rows=random.choice([0, 10, 40]),
             stall_timeout_s=_STALL_S,
             crash_error=self._crash_error,
+            stand_ins=self._case.stand_ins(),
             num_ranks=self._num_ranks,
         )
         self._arena: list[Any] = [None] * (self._num_slots * self._case.block_rows)
         self._workers = {number: FakeWorker(number, self._case, self._arena) for number in self._state.workers}
+        self._blamed: set[tuple[int, int, int]] = set()  # good units that deaths and stalls have fallen on
         self._consumers = [
-            FakeConsumer(rank, self._world_size, self._case, self._arena, window) for rank in range(self._num_ranks)
+            FakeConsumer(rank, self._world_size, self._case, self._arena, window, self._blamed)
+            for rank in range(self._num_ranks)
         ]
         self._deaths_left = random.choice([0, 2, 6, 12])
         self._moves_left = random.choice([0, 1, 3])
@@ -196,6 +200,12 @@ class Simulation:
                 case KillWorker():
                     self._note(f"kill worker {instruction.worker}")
                     self._workers[instruction.worker].dead = True
+                case FoundBadRows():
+                    unit = (instruction.stage, instruction.source, instruction.unit)
+                    self._note(f"rows {instruction.rows.tolist()} of {unit} are found bad")
+                    assert self._case.is_replacing
+                    if unit not in self._case.lost_units:
+                        self._blamed.add(unit)
                 case SendBatches():
                     self._note(f"rank {instruction.rank} is sent {[batch.number for batch in instruction.batches]}")
                     self._consumers[instruction.rank].hear(instruction)
@@ -209,10 +219,11 @@ class Simulation:
     @staticmethod
     def _crash_error(block: Block, piece: int, cause: str, exit_code: int | None) -> dict[str, Any]:
         assert block.kills == 3
-        is_known = block.current_piece is not None or len(block.planned.pieces) == 1
-        blamed = [block.planned.pieces[piece]] if is_known else block.planned.pieces
+        is_known = block.current_piece is not None or len(block.pieces) == 1
+        blamed = [block.pieces[piece]] if is_known else block.pieces
         units = {(block.key.stage, block.key.source, each.unit) for each in blamed}
-        return {"units": units, "cause": cause, "exit_code": exit_code}
+        fields = {"detail": "it dies of it"}
+        return {"kind": "WorkerCrashError", "fields": fields, "units": units, "cause": cause, "exit_code": exit_code}
 
     # ---- what can happen -------------------------------------------------------------------------------------------
 

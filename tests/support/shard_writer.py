@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,3 +74,14 @@ class ShardWriter:
             first_id += num_rows
             paths.append(path)
         return paths
+
+
+def damage_row_group(path: Path, row_group: int) -> None:
+    """Overwrite a row group's pages of the first column, and leave the file's size, time and footer alone."""
+    column = pq.read_metadata(path).row_group(row_group).column(0)
+    start = min(o for o in (column.dictionary_page_offset, column.data_page_offset) if o)
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(b"\xff" * column.total_compressed_size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

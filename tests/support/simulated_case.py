@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from random import Random
 
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.rank_plan import RankPlan
+from o41td.coordinator.stand_ins import StandIns
 from o41td.index import SourceIndex
-from o41td.order import StageOrder
+from o41td.order import Purpose, StageOrder, stream_key
+from o41td.order.hash import mix64
 from recorded_plan import PlanRecord, RecordedPlan
 from source_cases import Record, make_source, records_of_batch
 
 __all__ = ["SimulatedCase", "SimulatedStage", "case_of"]
 
 _HORIZON = 24
+_SEED = 5
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,16 @@ class SimulatedStage:
             for index in self.sources
         ]
 
+    @cached_property
+    def unit_of(self) -> dict[Record, tuple[int, int, int]]:
+        """The unit that each record lies in."""
+        return {
+            record: (self.number, source, unit)
+            for source, units in enumerate(self.unit_records)
+            for unit, records in enumerate(units)
+            for record in records
+        }
+
     def plan(
         self, table: BlockTable, block_rows: int, *, position: int, rank: int, world_size: int, burst_rows: int
     ) -> RecordedPlan:
@@ -88,8 +101,9 @@ class SimulatedStage:
 class SimulatedCase:
     """The stages of one loader, and units that cannot be had, as (stage, source, unit).
 
-    The rows of `bad_units` cannot, blocks with one of `refused_units` cannot, and `deadly_units` kill their worker.
-    `ranks_elsewhere` are those of other loaders; plans are worked out by bursts of about `burst_rows` rows.
+    The rows of `bad_units` cannot, blocks with one of `refused_units` cannot, and `deadly_units` kill their worker. In
+    a case that `is_replacing`, other rows stand in for those. `ranks_elsewhere` are those of other loaders; plans are
+    worked out by bursts of about `burst_rows` rows.
     """
 
     stages: list[SimulatedStage]
@@ -99,6 +113,40 @@ class SimulatedCase:
     bad_units: frozenset[tuple[int, int, int]]
     refused_units: frozenset[tuple[int, int, int]]
     deadly_units: frozenset[tuple[int, int, int]]
+    is_replacing: bool
+
+    def stand_ins(self) -> StandIns | None:
+        """What a loader of this case replaces bad rows with, however many."""
+        if not self.is_replacing:
+            return None
+        return StandIns([stage.sources for stage in self.stages], seed=_SEED, budget=1.0)
+
+    @cached_property
+    def lost_units(self) -> frozenset[tuple[int, int, int]]:
+        """Units that no block gives up rows of."""
+        return self.bad_units | self.refused_units | self.deadly_units
+
+    def delivered(self, stage: SimulatedStage, number: int) -> list[Record] | None:
+        """The records of a batch as they must arrive; None where one of them can neither be had nor replaced."""
+        if not self.is_replacing:
+            return stage.records[number]
+        source, unit, row = (column.tolist() for column in stage.order.coordinates(number))
+        records = [self._delivered_row(stage, *place) for place in zip(source, unit, row, strict=True)]
+        return None if None in records else [record for record in records if record is not None]
+
+    def _delivered_row(self, stage: SimulatedStage, source: int, unit: int, row: int) -> Record | None:
+        """The rule in plain numbers: the first stand-in that is in a good unit."""
+        units = stage.unit_records[source]
+        filled = [number for number, rows in enumerate(units) if rows]
+        key = stream_key(_SEED, Purpose.STAND_IN, stage.number, source, unit)
+        at, place = unit, row
+        for number in range(1, 34):
+            if (stage.number, source, at) not in self.lost_units:
+                return units[at][place]
+            which, shift = (mix64(key + (draw + 1) * 0x9E3779B97F4A7C15) for draw in (2 * number, 2 * number + 1))
+            at = filled[which % len(filled)]
+            place = (row + shift) % len(units[at])
+        return None
 
     @cached_property
     def most_blocks(self) -> int:
@@ -125,7 +173,7 @@ def case_of(seed: int) -> SimulatedCase:
         for source in stage.sources
         for unit in range(len(source.unit_rows))
     ]
-    return SimulatedCase(
+    case = SimulatedCase(
         stages=stages,
         block_rows=random.choice([1, 2, 3, 4, 6, 8]),
         burst_rows=random.choice([8, 24, 72]),
@@ -133,7 +181,10 @@ def case_of(seed: int) -> SimulatedCase:
         bad_units=frozenset(random.sample(units, random.randint(1, 2)) if random.random() < 0.25 else ()),
         refused_units=frozenset(random.sample(units, random.randint(1, 2)) if random.random() < 0.2 else ()),
         deadly_units=frozenset(random.sample(units, 1) if random.random() < 0.15 else ()),
+        is_replacing=False,
     )
+    # A refused block says nothing of its rows one by one, so what stands in for them would depend on how blocks lie.
+    return replace(case, is_replacing=not case.refused_units and random.random() < 0.3)
 
 
 def _stage_of(random: Random, number: int) -> SimulatedStage:

@@ -11,6 +11,7 @@ import pytest
 
 from o41td import errors
 from o41td.errors import (
+    BadDataBudgetError,
     ChangedDataError,
     CheckpointError,
     ConfigError,
@@ -36,6 +37,7 @@ EXAMPLES = [
     ConfigError("this config does not make sense", where="my.toml", problems=[("seed", "is odd"), ("x", "is new")]),
     DataError("bad", **PLACE),
     MissingShardError(**PLACE),
+    BadDataBudgetError("9 of the 100 rows of this source cannot be had", source="web"),
     CorruptDataError("the footer is cut short", **PLACE),
     ChangedDataError("another size", **PLACE),
     SchemaError("no such column", **PLACE),

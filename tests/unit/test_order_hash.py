@@ -17,6 +17,7 @@ def test_order_version_is_the_frozen_one():
         "SHUFFLE": 2,
         "MIX": 3,
         "DIGEST": 4,
+        "STAND_IN": 5,
     }
 
 
