@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
-from dataclasses import astuple
 from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
+from o41td.coordinator.addresses import BlockAddresses
 from o41td.coordinator.block_table import Block, BlockTable
 from o41td.coordinator.events import (
     BadRows,
@@ -47,7 +47,7 @@ from o41td.coordinator.state import LoaderState
 from o41td.coordinator.status_port import StatusPort
 from o41td.coordinator.worker_crew import WorkerCrew
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
-from o41td.errors import O41Error, WorkerCrashError, error_from_record, error_to_record
+from o41td.errors import O41Error, error_from_record, error_to_record
 from o41td.host_memory import default_memory_limit_bytes
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
@@ -62,7 +62,6 @@ from o41td.workers.messages import (
     BlockDecoded,
     BlockFailed,
     CountGoesOn,
-    DecodeBlock,
     FooterFailed,
     FooterRead,
     LoaderFailed,
@@ -108,6 +107,7 @@ class LoaderServer:
         self._desk: FooterDesk | None = None
         self._sources: list[SourceIndex] = []
         self._by_stage: list[list[SourceIndex]] = []
+        self._addresses: BlockAddresses | None = None
         self._orders: dict[int, StageOrder] = {}
         self._size: LoaderSize | None = None
         self._segment: Segment | None = None
@@ -159,6 +159,7 @@ class LoaderServer:
         else:
             self._sources = self._read_index(job)
         self._by_stage = [[s for s in self._sources if s.stage == stage] for stage in range(len(job.stages))]
+        self._addresses = BlockAddresses(self._by_stage)
         limit = job.memory_limit_bytes or default_memory_limit_bytes()
         self._size = size_loader(job, self._by_stage, world_size=self._request.world_size, limit_bytes=limit)
         records = [source.to_record() for source in self._sources]
@@ -181,7 +182,7 @@ class LoaderServer:
             window_batches=self._size.window_batches[0],
             ahead_rows=self._size.ahead_rows,
             stall_timeout_s=job.stall_timeout_s,
-            crash_error=self._crash_error,
+            crash_error=self._addresses.crash_error,
             stand_ins=stand_ins,
         )
         self._handle(TimePassed(self._loop.now_s))
@@ -393,7 +394,8 @@ class LoaderServer:
         for instruction in self._state.handle(event):
             match instruction:
                 case DecodeInto():
-                    self._order_decode(instruction)
+                    assert self._addresses is not None
+                    self._crew.give(instruction.worker, self._addresses.order_of(instruction))
                 case SendBatches():
                     self._send_batches(instruction)
                 case SendEnd():
@@ -409,48 +411,6 @@ class LoaderServer:
                 case _:
                     assert_never(instruction)
 
-    def _order_decode(self, order: DecodeInto) -> None:
-        index = self._by_stage[order.key.stage][order.key.source]
-        pieces = []
-        for number, piece in enumerate(order.pieces):
-            if number in order.without:
-                continue
-            unit = piece.unit
-            shard = index.shards[index.unit_shard[unit]]
-            pieces.append(
-                [
-                    number,
-                    shard.uri,
-                    shard.size_bytes,
-                    shard.mtime_ns,
-                    shard.rows,
-                    int(index.unit_row_group[unit]),
-                    int(index.unit_rows[unit]),
-                    int(index.unit_decoding_bytes[unit]),
-                    int(index.unit_first_row[unit]),
-                    piece.row_start,
-                    piece.row_stop,
-                    piece.block_row,
-                ]
-            )
-        source = self._source_number(order.key.stage, order.key.source)
-        self._crew.give(
-            order.worker,
-            DecodeBlock(
-                block_id=order.handle,
-                source=source,
-                slot=order.slot,
-                num_rows=order.block.num_rows,
-                leaving=None if order.block.leaving is None else list(astuple(order.block.leaving)),
-                careful=order.careful,
-                pieces=pieces,
-            ),
-        )
-
-    def _source_number(self, stage: int, source: int) -> int:
-        """A source's number among those of all stages, by which `AttachArena` lists them."""
-        return sum(len(sources) for sources in self._by_stage[:stage]) + source
-
     def _send_batches(self, send: SendBatches) -> None:
         message = BatchesReady(
             generation=send.generation,
@@ -463,21 +423,6 @@ class LoaderServer:
         )
         self._tell_owner(message)
 
-    def _crash_error(self, block: Block, piece: int, cause: str, exit_code: int | None) -> dict[str, Any]:
-        index = self._by_stage[block.key.stage][block.key.source]
-        unit = block.pieces[piece].unit
-        shard = index.shards[index.unit_shard[unit]]
-        error = WorkerCrashError(
-            f"decoding this row group ended its worker {block.kills} times; the last time {cause}",
-            source=index.name,
-            shard=shard.uri,
-            row_group=int(index.unit_row_group[unit]),
-            signal=-exit_code if exit_code is not None and exit_code < 0 else None,
-            exit_code=exit_code if exit_code is not None and exit_code >= 0 else None,
-            attempts=block.kills,
-        )
-        return error_to_record(error)
-
     def _quarantine_rows(self, found: FoundBadRows) -> None:
         """Writes bad rows down and tells the owner; a file that cannot be written stops nothing."""
         assert self._quarantine is not None
@@ -489,19 +434,11 @@ class LoaderServer:
             text += f" (not written to {self._quarantine.path}: {error})"
         self._tell_owner(LoaderNotice(text, is_warning=True))
 
-    def _place_of(self, block: Block, for_s: float) -> dict[str, Any]:
-        """The shard and row group that a worker is at; of a worker that is not careful, its block's first."""
-        index = self._by_stage[block.key.stage][block.key.source]
-        unit = block.pieces[block.current_piece or 0].unit
-        uri = index.shards[index.unit_shard[unit]].uri
-        row_group = int(index.unit_row_group[unit])
-        return {"source": index.name, "shard": uri, "row_group": row_group, "for_s": round(for_s, 3)}
-
     def _figures_record(self) -> dict[str, Any]:
         assert self._request is not None
         assert self._job is not None
         workers = list(self._crew.workers)
-        if self._size is None or self._state is None or self._segment is None:
+        if self._size is None or self._state is None or self._segment is None or self._addresses is None:
             return opening_record(self._request.name, workers, self._footers)
         return self._figures.record(
             name=self._request.name,
@@ -510,7 +447,7 @@ class LoaderServer:
             state=self._state,
             arena_kind=self._segment.kind,
             workers=workers,
-            reading={number: self._place_of(block, for_s) for number, block, for_s in self._state.current_blocks()},
+            reading={worker: self._addresses.place_of(at, for_s) for worker, at, for_s in self._state.current_blocks()},
             sources=self._by_stage,
         )
 

@@ -37,7 +37,7 @@ WORKER_POINTS = {
 COORDINATOR_POINTS = {
     "starting": "start",
     "fetching": "return.FooterDesk.next_for",
-    "slot begun": "return.LoaderServer._order_decode",
+    "slot begun": "return.WorkerCrew.give",
     "slot committed": "call.LoaderServer._send_batches",
     "stopping": "call.WorkerPool.end_all",
 }
