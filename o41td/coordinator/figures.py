@@ -99,8 +99,9 @@ class LoaderFigures:
         ):
             self._counts[name] = self._counts.get(name, 0.0) + count
 
-    def note_time(self, now_s: float, state: LoaderState) -> None:
+    def note_time(self, state: LoaderState) -> None:
         """Time has passed: looks at the counters if it is time for that."""
+        now_s = time.monotonic()
         if self._at is not None and self._recent.is_due(now_s):
             self._recent.look(now_s, self._all_counts(state))
 

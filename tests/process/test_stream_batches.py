@@ -167,3 +167,16 @@ def test_two_threads_in_next_are_refused_not_mixed(write_shards, faulty_host, op
     reference = Reference(config)
     reference.check(got[0], number=0)
     reference.check(stream.next(), number=1)
+
+
+def test_rates_are_those_of_the_last_seconds(write_shards, open_stream):
+    """Rates cover no more time than the stream has run, and all that came in it: here everything so far."""
+    stream = open_stream(stream_config(stage_of(write_shards([400]), batch_size=8, infinite=True)))
+    for _ in range(100):
+        stream.next()
+    wait_until(lambda: stream.stats()["recent"]["window_s"] > 0, "a look at the counters")
+    figures = stream.stats()
+    assert 0 < figures["recent"]["window_s"] <= figures["uptime_s"] + 0.5
+    (rank,) = figures["ranks"]
+    most = figures["rows"] / figures["recent"]["window_s"]
+    assert 0 <= rank["rows_per_s"] <= 1.5 * most
