@@ -72,13 +72,14 @@ def _cells_of_columns(path: str, _encoding: str, units: _Units, columns: _Column
 
 
 def _cells_of_records(path: str, encoding: str, units: _Units, columns: _Columns) -> Iterator[tuple[int, list[Any]]]:
+    record: dict[str, Any] = {}
     codec = msgspec.json if encoding == JSON_LINES else msgspec.msgpack
     feed = open_feed(open(path, "rb"), encoding, max_record_bytes=_MAX_RECORD_BYTES)  # noqa: SIM115 - it is closed below
     try:
         for row, place in sorted(place for places in units.values() for place in places):
-            if row > feed.position:
+            if row >= feed.position:  # a small source's row may come more than once in a batch
                 feed.skip(row - feed.position)
-            record = codec.decode(feed.take(1, 1)[0])
+                record = codec.decode(feed.take(1, 1)[0])
             yield place, [record[_column_named(list(record), path, *column)] for column in columns]
     finally:
         feed.close()
