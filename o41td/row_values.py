@@ -34,7 +34,7 @@ def add_values(outline: Outline, stage: int, rows: Sequence[dict[str, Any]], col
     aliases = {field.name: field.source for field in outline.job.stages[stage].sources[0].fields}
     request = {
         "columns": [[column, aliases.get(column)] for column in columns],
-        "rows": [[local_path_of(row["shard"]), row["row_group"], row["row_in_group"]] for row in rows],
+        "rows": [[local_path_of(row["shard"]), row["encoding"], row["row_group"], row["row_in_group"]] for row in rows],
     }
     done = subprocess.run(
         [sys.executable, "-P", "-m", "o41td.workers.row_values"],
@@ -45,10 +45,17 @@ def add_values(outline: Outline, stage: int, rows: Sequence[dict[str, Any]], col
     )
     if done.returncode:
         detail = f"the process that read these rows did not survive it: {describe_exit(done.returncode)}"
-        shards = sorted({row["shard"] for row in rows})
-        raise CorruptDataError(detail, shard=shards[0] if len(shards) == 1 else None)
+        raise CorruptDataError(detail, shard=_only(rows))
     answer: Mapping[str, Any] = json.loads(done.stdout)
+    if "refusal" in answer:
+        raise ConfigError("these values cannot be shown", problems=[("show", answer["refusal"])])
     if "error" in answer:
-        raise ConfigError("these values cannot be shown", problems=[("show", answer["error"])])
+        raise CorruptDataError(f"these rows cannot be read: {answer['error']}", shard=_only(rows))
     for row, values in zip(rows, answer["values"], strict=True):
         row["values"] = values
+
+
+def _only(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The shard that all rows are of; None where there are several."""
+    shards = {row["shard"] for row in rows}
+    return shards.pop() if len(shards) == 1 else None

@@ -45,6 +45,7 @@ def trace_batch(outline: Outline, batch: int) -> dict[str, Any]:
                 "place": place,
                 "source": index.name,
                 "shard": index.shards[shard].uri,
+                "encoding": index.encoding,
                 "row": row,
                 "row_group": int(index.unit_row_group[unit]),
                 "row_in_group": row - int(index.unit_first_row[unit]),

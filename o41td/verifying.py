@@ -68,7 +68,9 @@ def compare_streams(a: Outline, b: Outline, *, max_rows: int = _MAX_ROWS) -> dic
         number, why, num_rows = first_difference(_rows_of(a, stage, names), _rows_of(b, stage, names), max_rows)
         compared = num_rows if compared is None or num_rows is None else min(compared, num_rows)
         if number is not None:
-            parted.append(_parting(longer, longer.global_batch_of(stage, number), stage, number, why))
+            on_walks = (outline.global_batch_of(stage, number) for outline in (longer, a, b))
+            batch = next((batch for batch in on_walks if batch is not None), None)
+            parted.append(_parting(longer, batch, stage, number, why))
     parted.sort(key=lambda part: (part["batch"] is None, part["batch"] or 0, part["stage"], part["number"]))
     differences = _input_differences(a, b)
     return {

@@ -2,10 +2,11 @@
 
 ``python -P -m o41td.workers.row_values`` reads one JSON document from standard input,
 
-    {"columns": [[name, alias or null], …], "rows": [[path, row group, row in the group], …]}
+    {"columns": [[name, alias or null], …], "rows": [[path, encoding, unit, row in the unit], …]}
 
-and prints ``{"values": [{name: value, …}, …]}``, or ``{"error": text}``. A column is one of the file's, by its exact
-name; where there is none of that name, the alias (a field's source) is looked for.
+and prints ``{"values": [{name: value, …}, …]}``, ``{"refusal": text}`` where there is no such column, or ``{"error":
+text}`` where a shard cannot be read. A column is one of the file's, or a key of its
+records, by its exact name; where there is none of that name, the alias (a field's source) is looked for.
 """
 
 from __future__ import annotations
@@ -15,15 +16,23 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from o41td.encodings import JSON_LINES, holds_records
+from o41td.workers.record_feed import open_feed
 
 __all__ = ["values_of_rows"]
 
 _BATCH_ROWS = 1024
+_MAX_RECORD_BYTES = 1 << 28
+
+_Units = Mapping[int, list[tuple[int, int]]]  # (row, place in the answer) by unit
+_Columns = Sequence[tuple[str, str | None]]
 
 
 class _Refusal(Exception):
@@ -31,23 +40,49 @@ class _Refusal(Exception):
 
 
 def values_of_rows(
-    rows: Sequence[tuple[str, int, int]], columns: Sequence[tuple[str, str | None]]
+    rows: Sequence[tuple[str, str, int, int]], columns: Sequence[tuple[str, str | None]]
 ) -> list[dict[str, Any]]:
-    """Returns the columns' values of each (path, row group, row in the group), as JSON can hold them.
+    """Returns the columns' values of each (path, encoding, unit, row in the unit), as JSON can hold them.
 
-    Blocks: on the disk; each row group is decoded once, up to the last row that is wanted.
+    Blocks: on the disk; each unit is decoded once, up to the last row that is wanted.
     """
     values: list[dict[str, Any]] = [{} for _ in rows]
-    wanted: dict[str, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-    for place, (path, group, row) in enumerate(rows):
-        wanted[path][group].append((row, place))
-    for path, groups in wanted.items():
-        with pq.ParquetFile(path) as shard:
-            names = [_column_named(shard.schema_arrow.names, path, *column) for column in columns]
-            for group, places in groups.items():
-                for place, cells in _cells_of(shard, group, sorted(places), names):
-                    values[place] = {column[0]: cell for column, cell in zip(columns, cells, strict=True)}
+    wanted: dict[tuple[str, str], dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for place, (path, encoding, unit, row) in enumerate(rows):
+        wanted[path, encoding][unit].append((row, place))
+    for (path, encoding), units in wanted.items():
+        cells_of = _cells_of_records if holds_records(encoding) else _cells_of_columns
+        for place, cells in cells_of(path, encoding, units, columns):
+            values[place] = {column[0]: _plain(cell) for column, cell in zip(columns, cells, strict=True)}
     return values
+
+
+def _cells_of_columns(path: str, _encoding: str, units: _Units, columns: _Columns) -> Iterator[tuple[int, list[Any]]]:
+    with pq.ParquetFile(path) as shard:
+        names = [_column_named(shard.schema_arrow.names, path, *column) for column in columns]
+        for group, places in units.items():
+            batches = shard.iter_batches(_BATCH_ROWS, row_groups=[group], columns=list(dict.fromkeys(names)))
+            first = 0
+            batch = next(batches)
+            for row, place in sorted(places):
+                while row >= first + batch.num_rows:
+                    first += batch.num_rows
+                    batch = next(batches)
+                yield place, [_column(batch, name)[row - first].as_py() for name in names]
+
+
+def _cells_of_records(path: str, encoding: str, units: _Units, columns: _Columns) -> Iterator[tuple[int, list[Any]]]:
+    record: dict[str, Any] = {}
+    codec = msgspec.json if encoding == JSON_LINES else msgspec.msgpack
+    feed = open_feed(open(path, "rb"), encoding, max_record_bytes=_MAX_RECORD_BYTES)  # noqa: SIM115 - it is closed below
+    try:
+        for row, place in sorted(place for places in units.values() for place in places):
+            if row >= feed.position:  # a small source's row may come more than once in a batch
+                feed.skip(row - feed.position)
+                record = codec.decode(feed.take(1, 1)[0])
+            yield place, [record[_column_named(list(record), path, *column)] for column in columns]
+    finally:
+        feed.close()
 
 
 def _column_named(names: Sequence[str], path: str, name: str, alias: str | None) -> str:
@@ -57,22 +92,6 @@ def _column_named(names: Sequence[str], path: str, name: str, alias: str | None)
                 raise _Refusal(f"{path} has {names.count(candidate)} columns named {candidate!r}")
             return candidate
     raise _Refusal(f"{path} has no column {name!r}; it has {', '.join(names)}")
-
-
-def _cells_of(
-    shard: pq.ParquetFile, group: int, places: list[tuple[int, int]], names: Sequence[str]
-) -> list[tuple[int, list[Any]]]:
-    found = []
-    first = at = 0
-    for batch in shard.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], columns=list(dict.fromkeys(names))):
-        while at < len(places) and places[at][0] < first + batch.num_rows:
-            row, place = places[at]
-            found.append((place, [_plain(_column(batch, name)[row - first].as_py()) for name in names]))
-            at += 1
-        first += batch.num_rows
-        if at == len(places):
-            return found
-    raise _Refusal(f"row group {group} has {first} rows, fewer than its footer says")
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -96,10 +115,12 @@ def _plain(value: Any) -> Any:
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        rows = [(path, group, row) for path, group, row in request["rows"]]
+        rows = [(path, encoding, unit, row) for path, encoding, unit, row in request["rows"]]
         return {"values": values_of_rows(rows, [(name, alias) for name, alias in request["columns"]])}
-    except (_Refusal, OSError, pa.ArrowException) as error:
-        return {"error": str(error)}
+    except _Refusal as refusal:
+        return {"refusal": str(refusal)}
+    except Exception as error:  # noqa: BLE001 - whatever a damaged file does to a reader is the answer
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 if __name__ == "__main__":

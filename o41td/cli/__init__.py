@@ -8,7 +8,10 @@
  demo.py        o41td demo:   the sample or an own config, with a stop and without
  comparison.py    its three streams, and whether they are the same
  status.py      o41td status: the loaders that run here
- plan.py        o41td plan:   what a config comes to
+ plan.py        o41td plan:   what a config comes to, and how two differ
+ plot.py        the curriculum as a picture
+ trace.py       o41td trace:  what a batch holds, where a row comes
+ verify.py      o41td verify: whether two streams are the same
  pace.py        a stream driven stage by stage, and its figures; knows nothing of terminals
  progress.py    those figures while they grow: a live line, or plain lines
  summary.py     those figures at the end

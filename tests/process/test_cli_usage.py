@@ -21,11 +21,11 @@ def test_without_arguments_it_shows_its_commands() -> None:
     """`o41td` alone is a question, not a mistake."""
     done = o41td()
     assert (done.code, done.err) == (0, "")
-    for command in ("run", "demo", "status", "plan"):
+    for command in ("run", "demo", "status", "plan", "trace", "verify"):
         assert f" {command} " in done.out
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "status", "plan"])
+@pytest.mark.parametrize("command", ["run", "demo", "status", "plan", "trace", "verify"])
 def test_every_command_has_help(command: str) -> None:
     """`--help` works everywhere, names `--json`, and fits 80 columns."""
     done = o41td(command, "--help")
@@ -45,6 +45,8 @@ def test_every_command_has_help(command: str) -> None:
         (["plan", "no-such-file.toml"], "no-such-file.toml"),
         (["run", "no-such-file.toml"], "no-such-file.toml"),
         (["demo", "no-such-file.toml"], "no-such-file.toml"),
+        (["trace", "no-such-file.toml", "--batch", "0"], "no-such-file.toml"),
+        (["verify", "no-such-file.toml", "neither.json"], "no-such-file.toml"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_2(arguments: list[str], said: str, tmp_path: Path) -> None:
