@@ -66,7 +66,7 @@ def test_a_stream_where_dev_shm_is_too_small(small_host, config_file):
 
 
 def test_filling_dev_shm_changes_nothing(small_host, config_file):
-    """Full to the last page after open: the arena is used, a worker is replaced, and so is a coordinator, by a memfd."""
+    """Full to the last page after open: a worker is replaced, and so is the coordinator; its arena is then a memfd."""
     code = (
         "import os, signal, sys\nfrom o41td import BatchStreamConfig, open_batch_stream\n"
         "config = BatchStreamConfig.load(sys.argv[1])\n"
@@ -107,7 +107,7 @@ def test_an_arena_larger_than_the_host_is_refused_at_open(write_shards):
 
 
 def test_streams_one_after_the_other_leave_nothing(write_shards):
-    """H8: after each of ten, as many descriptors and names in /dev/shm as before (`scripts/soak --opens 500` has more)."""
+    """H8: after each of ten, as many descriptors and names as before (`scripts/soak --opens 500` does more)."""
     config = stream_config(stage_of(write_shards([16])), fields=ID_ONLY)
     before = None
     for _ in range(10):
