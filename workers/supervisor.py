@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from o41td.errors import CoordinatorError
 from o41td.workers.channel import Channel, channel_pair
 
 __all__ = [
@@ -158,6 +159,7 @@ def start_child(module: str, arguments: Sequence[str], *, log: ChildLog) -> Chil
 
     Raises:
         OSError: The system has no room for one more process or descriptor.
+        CoordinatorError: This is a subinterpreter, which cannot start processes.
     """
     ours, theirs = channel_pair()
     # The child inherits the mask, so a Ctrl-C cannot hit it before it has made itself deaf.
@@ -170,6 +172,14 @@ def start_child(module: str, arguments: Sequence[str], *, log: ChildLog) -> Chil
             stderr=log.descriptor,
             pass_fds=[theirs.fileno()],
         )
+    except RuntimeError as error:
+        ours.close()
+        if "interpreter" not in str(error):
+            raise
+        raise CoordinatorError(
+            "a subinterpreter cannot start the loader's processes",
+            advice="Open the stream in the main interpreter, or in another process",
+        ) from error
     except BaseException:
         ours.close()
         raise

@@ -120,3 +120,29 @@ def test_2000_shards_and_2000_kept_batches_under_a_limit_of_128_open_files(write
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)),
     )  # fmt: skip
     assert (ended.code, ended.out, ended.err) == (0, "2000 True\n", "")
+
+
+def test_a_parent_that_uses_s3fs_already(config_file):
+    """I1: its event loop's thread runs in the trainer; the loader's processes are started, not forked, and stream."""
+    code = (
+        "import asyncio, fsspec.asyn, s3fs\n"
+        "s3 = s3fs.S3FileSystem(anon=True)\n"
+        "fsspec.asyn.sync(s3.loop, asyncio.sleep, 0)\n" + _JOB
+    )
+    assert _run(sys.executable, "-c", code, config_file) == (0, "100\n", "")
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="NumPy itself refuses subinterpreters from 3.12 on")
+def test_a_subinterpreter_is_refused_in_one_sentence(config_file):
+    """I5: whoever opens a stream in one is told where else to."""
+    code = (
+        "import sys, _xxsubinterpreters as interpreters\n"
+        "code = f'''import sys, warnings; sys.path[:0] = {sys.path!r}; warnings.simplefilter('ignore')\n"
+        "from o41td import BatchStreamConfig, O41Error, open_batch_stream\n"
+        "try: open_batch_stream(BatchStreamConfig.load({sys.argv[1]!r}))\n"
+        "except O41Error as error: print(error, flush=True)\n'''\n"
+        "interpreters.run_string(interpreters.create(), code)\n"
+    )
+    code_, out, err = _run(sys.executable, "-c", code, config_file)
+    assert (code_, err) == (0, "")
+    assert out.startswith("a subinterpreter cannot start the loader's processes")
