@@ -206,6 +206,28 @@ class ShardReader:
         self._check_unchanged()
         return table
 
+    def read_groups(self, groups: Sequence[tuple[int, int]]) -> Any:
+        """Decodes whole row groups, given with their rows when indexed, in one go: one table, their rows end to end.
+
+        Raises:
+            ChangedDataError: As for `read_rows`.
+            CorruptDataError: Some page is damaged, or the rows are not as many as the footer says; of which row group
+                is not said.
+
+        Blocks: On the store, and for the decoding.
+        """
+        num_rows = sum(self._rows_of(row_group, group_rows) for row_group, group_rows in groups)
+        try:
+            table = self._parquet.reader.read_row_groups(
+                [row_group for row_group, _rows in groups], column_indices=self._column_indices, use_threads=False
+            )
+            self._check_count(groups[0][0], num_rows, table.num_rows)
+        except Exception as error:  # noqa: BLE001 - as in read_rows
+            self._check_unchanged()
+            raise_failure(error, source=self.source, shard=self.path)
+        self._check_unchanged()
+        return table
+
     def rows_at_once(self, row_group: int, decoding_bytes: int) -> int:
         """How many rows to ask `read_rows` for at once: rows that are cut to little may be large before the cut."""
         num_rows = self._rows_of(row_group, None)

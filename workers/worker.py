@@ -13,25 +13,21 @@ import queue
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from o41td.encodings import holds_records
 from o41td.errors import O41Error, error_to_record
 from o41td.fields import FieldPlan
-from o41td.order.leaving import LeavingOrder
 from o41td.projection import PlanMemory
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
+from o41td.workers.block_decoder import BlockDecoder, Piece, SourceFormat
 from o41td.workers.channel import Channel, ChannelClosed
 from o41td.workers.footer import read_footer
 from o41td.workers.messages import (
     AttachArena,
-    BlockDecoded,
-    BlockFailed,
     CountGoesOn,
     DecodeBlock,
     FooterFailed,
@@ -42,27 +38,11 @@ from o41td.workers.messages import (
     WorkerReady,
     carries_descriptor,
 )
-from o41td.workers.parquet import ReaderPool, ShardReader
-from o41td.workers.project import RefusedRows
-
-if TYPE_CHECKING:
-    from o41td.workers.record_reader import RecordReader
 
 __all__ = ["Worker"]
 
 _READ_AHEAD_PIECES = 4
-_MAX_BAD_RECORDS = 16
 _TELL_EVERY_S = 0.5
-
-
-@dataclass(slots=True)
-class _Work:
-    """What one block has cost so far."""
-
-    rows: int = 0
-    read_bytes: int = 0
-    fetch_s: float = 0.0
-    decode_s: float = 0.0
 
 
 class Worker:
@@ -77,12 +57,7 @@ class Worker:
         self._orders: queue.SimpleQueue[tuple[Message, int | None]] = queue.SimpleQueue()
         self._looked_at: deque[tuple[Message, int | None]] = deque()
         self._arena: MappedArena | None = None
-        self._regions: dict[str, NDArray[Any]] = {}
-        self._block_rows = 0
-        self._fields: list[tuple[FieldPlan, ...]] = []
-        self._source_names: list[str] = []
-        self._encodings: list[str] = []
-        self._readers = ReaderPool()
+        self._decoder: BlockDecoder | None = None
         self._plans = PlanMemory()
 
     def run(self) -> None:
@@ -101,8 +76,9 @@ class Worker:
                     assert descriptor is not None
                     self._attach(message, descriptor)
                 case DecodeBlock():
-                    self._read_ahead()
-                    self._answer(self._decoded(message))
+                    assert self._decoder is not None
+                    self._read_ahead(self._decoder)
+                    self._answer(self._decoder.decode(message, partial(self._tell_piece, message.block_id)))
                 case _:
                     raise AssertionError(f"{type(message).__name__} is no order for a worker")
 
@@ -114,6 +90,9 @@ class Worker:
             except ChannelClosed:
                 os._exit(0)
             self._orders.put((message, descriptor))
+
+    def _tell_piece(self, block_id: int, piece: int) -> None:
+        self._answer(PieceBegun(block_id, piece))
 
     def _answer(self, message: Message) -> None:
         try:
@@ -186,12 +165,15 @@ class Worker:
             self._arena = map_arena(descriptor, layout, writable=True)
         finally:
             os.close(descriptor)
-        self._regions = {region.name: self._arena.region(region.name) for region in layout.fields}
-        self._block_rows = layout.block_rows
-        self._fields = [tuple(FieldPlan.from_record(record) for record in source) for source in order.sources]
-        self._source_names = list(order.source_names)
-        self._encodings = list(order.encodings)
-        self._readers = ReaderPool(max_row_group_bytes=order.max_row_group_bytes)
+        self._decoder = BlockDecoder(
+            {region.name: self._arena.region(region.name) for region in layout.fields},
+            layout.block_rows,
+            [
+                SourceFormat(name, tuple(FieldPlan.from_record(record) for record in fields), encoding)
+                for name, fields, encoding in zip(order.source_names, order.sources, order.encodings, strict=True)
+            ],
+            max_row_group_bytes=order.max_row_group_bytes,
+        )
         threading.Thread(target=self._populate, args=(self._arena,), name="o41td-populate", daemon=True).start()
 
     def _populate(self, arena: MappedArena) -> None:
@@ -199,118 +181,14 @@ class Worker:
         with contextlib.suppress(OSError):
             arena.populate(threading.Event())
 
-    def _read_ahead(self) -> None:
+    def _read_ahead(self, decoder: BlockDecoder) -> None:
         """Starts the reading of the next block, if there is an order for one."""
         with contextlib.suppress(queue.Empty):
             while not self._looked_at:
                 self._looked_at.append(self._orders.get_nowait())
         for order, _descriptor in self._looked_at:
             if isinstance(order, DecodeBlock):
-                for piece in order.pieces[:_READ_AHEAD_PIECES]:
+                for piece in map(Piece._make, order.pieces[:_READ_AHEAD_PIECES]):
                     with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
-                        self._reader(order.source, piece).will_need(piece[5])
+                        decoder.reader(order.source, piece).will_need(piece.row_group)
                 return
-
-    def _reader(self, source: int, piece: list[Any]) -> ShardReader | RecordReader:
-        uri, size_bytes, mtime_ns, num_rows = piece[1:5]
-        return self._readers.reader(
-            source,
-            uri,
-            self._fields[source],
-            encoding=self._encodings[source],
-            source=self._source_names[source],
-            size_bytes=size_bytes,
-            mtime_ns=mtime_ns,
-            num_rows=num_rows,
-        )
-
-    def _decoded(self, order: DecodeBlock) -> Message:
-        """Decodes a block, piece by piece: what is wrong with one row group is no harm to those packed beside it.
-
-        Raises:
-            MemoryError: The system refused memory, which is no fault of the data: another worker may have more luck.
-        """
-        start = time.perf_counter()
-        work = _Work()
-        bad: list[tuple[NDArray[np.int64], O41Error]] = []
-        places = None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows)
-        for piece in order.pieces:
-            if order.careful:
-                self._answer(PieceBegun(order.block_id, piece[0]))
-            bad.extend(self._decode_piece(order, piece, places, work))
-        bad_rows = [rows.astype("<i8").tobytes() for rows, _error in bad]
-        bad_errors = [error_to_record(error) for _rows, error in bad]
-        if bad and work.rows == 0:
-            return BlockFailed(order.block_id, bad_rows, bad_errors)
-        project_s = time.perf_counter() - start - work.fetch_s - work.decode_s
-        return BlockDecoded(
-            block_id=order.block_id,
-            rows=work.rows,
-            read_bytes=work.read_bytes,
-            fetch_s=work.fetch_s,
-            decode_s=work.decode_s,
-            project_s=project_s,
-            bad_rows=bad_rows,
-            bad_errors=bad_errors,
-        )
-
-    def _decode_piece(
-        self, order: DecodeBlock, piece: list[Any], places: NDArray[np.int64] | None, work: _Work
-    ) -> list[tuple[NDArray[np.int64], O41Error]]:
-        """Decodes a piece; returns which rows of the block cannot be had, and why.
-
-        A record that cannot be had is no harm to those behind it, so it goes on there, but not for ever: each time the
-        shard is read from its beginning.
-        """
-        row_start, row_stop, at = piece[-3:]
-        bad: list[tuple[NDArray[np.int64], O41Error]] = []
-        row = row_start
-        while row < row_stop:
-            try:
-                done, refused, error = self._decode_rows(order, piece, row, places, work)
-            except O41Error as failure:
-                bad.append((np.arange(at + row - row_start, at + row_stop - row_start), failure))
-                break
-            if refused is not None:
-                bad.append((refused.rows + (at + row - row_start), refused.error))
-            row += done
-            if error is not None:
-                first = min(row, row_stop - 1)  # what is wrong behind a shard's last record is told of that one
-                row = row_stop if len(bad) >= _MAX_BAD_RECORDS else first + 1
-                bad.append((np.arange(at + first - row_start, at + row - row_start), error))
-        return bad
-
-    def _decode_rows(
-        self, order: DecodeBlock, piece: list[Any], row_start: int, places: NDArray[np.int64] | None, work: _Work
-    ) -> tuple[int, RefusedRows | None, O41Error | None]:
-        """Decodes a piece from a row on into the slot.
-
-        Returns:
-            How many rows were decoded, which of them do not fit, and why the next one, if there is one, cannot be had.
-        """
-        _number, uri, _size, _mtime, _rows, group, group_rows, group_bytes, shard_row, first_row, row_stop, at = piece
-        begun = time.perf_counter()
-        reader = self._reader(order.source, piece)
-        opened = time.perf_counter()
-        work.fetch_s += opened - begun
-        row_stop = min(row_stop, row_start + reader.rows_at_once(group, group_bytes))
-        table = reader.read_rows(group, row_start, row_stop, group_rows=group_rows, decoding_bytes=group_bytes)
-        work.decode_s += time.perf_counter() - opened
-        first, block_row = order.slot * self._block_rows, at + row_start - first_row
-        if places is None:
-            first += block_row
-        else:
-            places = places[block_row : block_row + table.num_rows]
-        refused = reader.projector.write_fitting(
-            table,
-            {name: region[first:] for name, region in self._regions.items()},
-            places=places,
-            row_offset_in_shard=shard_row + row_start,
-            row_group=group,
-            shard=uri,
-            source=self._source_names[order.source],
-        )
-        work.rows += table.num_rows - (0 if refused is None else len(refused.rows))
-        work.read_bytes += table.nbytes
-        error: O41Error | None = getattr(table, "error", None)  # decoded records have one, or None; tables do not
-        return table.num_rows, refused, error
