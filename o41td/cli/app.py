@@ -140,6 +140,20 @@ def plan(
 
 
 @app.command()
+def check(
+    config: ConfigPath,
+    rank: Rank = 0,
+    world_size: WorldSize = 1,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> int:
+    """Probe this host, the shards and the config: ok, warn or fail (exit 1), and what to do. Reads a small sample."""
+    from o41td.cli.check import show_check
+
+    return 0 if show_check(config, rank=rank, world_size=world_size, as_json=as_json) else 1
+
+
+@app.command()
 def trace(
     target: Target,
     batch: Annotated[int | None, typer.Option("--batch", min=0, help="What was in this global batch?")] = None,

@@ -1,0 +1,150 @@
+"""`check`: this host, these shards, this config. Nothing is streamed; a few row groups are read in a child process."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from o41td.config import BatchStreamConfig
+from o41td.errors import ConfigError, O41Error
+from o41td.fields import field_bytes
+from o41td.host_memory import default_memory_limit_bytes, usable_memory_bytes
+from o41td.index import SourceIndex
+from o41td.job import StreamJob
+from o41td.outline import Outline, read_outline
+from o41td.probes import HostFigures, Probe, Sampled, first_batch_s, probe_fields, probe_host, probe_shards
+from o41td.service import Progress
+from o41td.workers.supervisor import describe_exit
+
+__all__ = ["check", "host_figures"]
+
+_SAMPLE_ROWS = 4096
+_SAMPLE_BYTES = 32 << 20
+
+
+def check(
+    config: BatchStreamConfig, rank: int = 0, world_size: int = 1, *, samples: int = 4, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Returns what `o41td check --json` prints: probes, the worst state, and predictions.
+
+    Args:
+        config: The stream.
+        rank: Whose loader is meant.
+        world_size: How many ranks share the stream.
+        samples: Row groups of each source that are read.
+        progress: As for `open_batch_stream`.
+
+    Blocks: until every footer and the samples are read.
+
+    Raises:
+        ConfigError: The config makes no sense.
+    """
+    host = host_figures()
+    try:
+        outline = read_outline(config, rank=rank, world_size=world_size, progress=progress)
+    except ConfigError:
+        raise
+    except O41Error as error:  # the shards are at fault, which is what was asked
+        text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+        return _record([Probe(group="shards", name="footers and schemas", state="fail", found=text)])
+    job = outline.job
+    limit_bytes = job.memory_limit_bytes or default_memory_limit_bytes()
+    probes = probe_host(host, threads=job.threads, bound=outline.bound, limit_bytes=limit_bytes)
+    probes += _schemas_probe(outline)
+    seen: list[Sampled] = []
+    for stage, stage_job in enumerate(job.stages):
+        for source in outline.sources_of(stage):
+            found = _read_samples(job, source, samples)
+            seen += found
+            probes += probe_shards(job, stage_job, source)
+            probes += probe_fields(source, found, replaces_bad=job.on_bad_data == "replace")
+    seconds = first_batch_s(job, outline.sources_of(0), seen)
+    return _record(probes, bound=outline.bound["bound_bytes"], seconds=seconds)
+
+
+def host_figures() -> HostFigures:
+    """Returns this host's figures, as this process may use them."""
+    try:
+        status = os.statvfs("/dev/shm")  # noqa: S108 - asked how much is free, nothing is made there
+        free: int | None = status.f_bavail * status.f_frsize
+    except OSError:
+        free = None
+    return HostFigures(
+        cores=len(os.sched_getaffinity(0)),
+        usable_bytes=usable_memory_bytes(),
+        shm_free_bytes=free,
+        descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    )
+
+
+def _schemas_probe(outline: Outline) -> list[Probe]:
+    sources = [source for stage in range(len(outline.job.stages)) for source in outline.sources_of(stage)]
+    shards = sum(len(source.shards) for source in sources)
+    found = f"{shards} shards of {len(sources)} sources give the fields"
+    return [Probe(group="shards", name="footers and schemas", state="ok", found=found)]
+
+
+def _record(probes: Sequence[Probe], *, bound: int | None = None, seconds: float | None = None) -> dict[str, Any]:
+    states = {probe.state for probe in probes}
+    return {
+        "state": next(state for state in ("fail", "warn", "ok") if state in states),
+        "bound_bytes": bound,
+        "first_batch_s": None if seconds is None else round(seconds, 3),
+        "probes": [probe.to_record() for probe in probes],
+    }
+
+
+def _read_samples(job: StreamJob, source: SourceIndex, count: int) -> list[Sampled]:
+    """Reads row groups spread over the source; one that ends the child process is noted, and the rest read on."""
+    fields = job.stages[source.stage].sources[source.source].fields
+    row_bytes = max(1, sum(map(field_bytes, fields)))
+    most_rows = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES // row_bytes))
+    units = np.flatnonzero(source.unit_rows)
+    chosen = np.unique(units[np.linspace(0, len(units) - 1, min(count, len(units))).astype(int)])
+    samples = [
+        {
+            "source": source.name,
+            "encoding": source.encoding,
+            "path": source.shards[source.unit_shard[unit]].uri,
+            "fields": [field.to_record() for field in fields],
+            "row_group": int(source.unit_row_group[unit]),
+            "group_rows": int(source.unit_rows[unit]),
+            "first_row": int(source.unit_first_row[unit]),
+            "decoding_bytes": int(source.unit_decoding_bytes[unit]),
+            "take": min(most_rows, int(source.unit_rows[unit])),
+        }
+        for unit in chosen
+    ]
+    found: list[Sampled] = []
+    while len(found) < len(samples):
+        rest = samples[len(found) :]
+        answers, died = _answers_to(rest, job.max_row_group_bytes)
+        found += [_sampled(sample, answer) for sample, answer in zip(rest, answers, strict=False)]
+        if len(answers) < len(rest):
+            found.append(_sampled(rest[len(answers)], {}, died=died))
+    return found
+
+
+def _answers_to(samples: Sequence[dict[str, Any]], max_row_group_bytes: int) -> tuple[list[dict[str, Any]], str]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "o41td.workers.shard_sample"],
+        input=json.dumps({"max_row_group_bytes": max_row_group_bytes, "samples": samples}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines(keepends=True) if line.endswith("\n")]
+    return [json.loads(line) for line in lines], describe_exit(done.returncode)
+
+
+def _sampled(sample: dict[str, Any], answer: dict[str, Any], *, died: str | None = None) -> Sampled:
+    return Sampled(
+        source=sample["source"], shard=sample["path"], row_group=sample["row_group"], answer=answer, died=died
+    )

@@ -1,0 +1,69 @@
+"""`o41td check`: what this host, these shards and this config come to, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from o41td.cli.progress import opening_shown
+from o41td.cli.wording import bytes_text, duration_text
+
+__all__ = ["check_view", "show_check"]
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def show_check(config_path: Path, *, rank: int, world_size: int, as_json: bool) -> bool:
+    """Print the probes; returns whether none fails.
+
+    Args:
+        config_path: the config.
+        rank: whose loader is meant.
+        world_size: how many ranks there are.
+        as_json: for programs.
+
+    Raises:
+        ConfigError: The config makes no sense.
+
+    Blocks: until every footer and a few row groups of each source are read, in processes of their own.
+    """
+    from o41td import BatchStreamConfig
+    from o41td.checking import check
+    from o41td.rank_info import check_rank
+
+    rank, world_size = check_rank(rank, world_size)
+    config = BatchStreamConfig.load(config_path)
+    with opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:
+        record = check(config, rank, world_size, progress=on_footer)
+    if as_json:
+        print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
+    else:
+        Console(highlight=False).print(check_view(record))
+    return bool(record["state"] != "fail")
+
+
+def check_view(record: Mapping[str, Any]) -> RenderableType:
+    """What a person sees of `check`."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("", "of", "probe"):
+        table.add_column(title, overflow="fold")
+    table.add_column("found, and what to do", overflow="fold", ratio=1)
+    for probe in record["probes"]:
+        found = Text(probe["found"])
+        if probe["advice"]:
+            found.append(f"\n→ {probe['advice']}", style="dim")
+        style = _STYLES[probe["state"]]
+        table.add_row(Text(probe["state"], style=style), Text(probe["group"]), Text(probe["name"]), found)
+    parts: list[RenderableType] = [table]
+    if record["bound_bytes"] is not None:
+        text = f"\nmemory at most {bytes_text(record['bound_bytes'])}"
+        if record["first_batch_s"] is not None:
+            text += f"; first batch after about {duration_text(record['first_batch_s'])}"
+        parts.append(Text(text))
+    return Group(*parts)

@@ -1,0 +1,211 @@
+"""What `o41td check` thinks of figures: each probe is ok, a warning or a failure, with what to do about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from o41td.index import SourceIndex
+from o41td.job import StageJob, StreamJob
+from o41td.memory import block_fill_rows, human_bytes
+
+__all__ = ["HostFigures", "Probe", "Sampled", "first_batch_s", "probe_fields", "probe_host", "probe_shards"]
+
+State = Literal["ok", "warn", "fail"]
+
+_FEW_DESCRIPTORS = 256
+_TINY_BYTES = 64 << 10
+_POOR_FILL = 0.6
+_MUCH_PAD = 0.5
+_START_S = 0.4
+"""From `open_batch_stream` to the first order to a worker: two interpreters and their imports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One thing that was looked at: `group` is host, shards, fields or stream; `advice` is empty where all is well."""
+
+    group: str
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+
+    def to_record(self) -> dict[str, str]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFigures:
+    """This host: cores that may be used, memory that may be used, what is free in /dev/shm (None: there is none)."""
+
+    cores: int
+    usable_bytes: int
+    shm_free_bytes: int | None
+    descriptors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What was seen of one row group: `workers.shard_sample`'s answer; `died` says how the reading process ended."""
+
+    source: str
+    shard: str
+    row_group: int
+    answer: Mapping[str, Any]
+    died: str | None = None
+
+
+def probe_host(host: HostFigures, *, threads: int, bound: Mapping[str, Any], limit_bytes: int) -> list[Probe]:
+    """Returns the host's probes.
+
+    Args:
+        host: The host.
+        threads: The config's worker processes.
+        bound: The memory bound's record.
+        limit_bytes: What the stream may use.
+    """
+    needed, arena = bound["bound_bytes"], bound["terms"]["arena"]
+    crowded = threads > host.cores
+    few = host.descriptors < _FEW_DESCRIPTORS
+    over = needed > limit_bytes
+    memory = (
+        f"{human_bytes(needed)} at most, of {human_bytes(limit_bytes)} allowed and {human_bytes(host.usable_bytes)}"
+    )
+    shm = (
+        "there is no /dev/shm"
+        if host.shm_free_bytes is None
+        else f"{human_bytes(host.shm_free_bytes)} free in /dev/shm"
+    )
+    small = host.shm_free_bytes is None or host.shm_free_bytes < arena
+    return [
+        _probe("host", "cores", "warn" if crowded else "ok", f"{host.cores} cores for {threads} workers",
+               f"Set threads to {host.cores} or fewer: more workers than cores decode no faster"),
+        _probe("host", "memory", "fail" if over else "ok", f"{memory} on this host",
+               "Lower buffer_rows, threads or lookahead, or raise memory_limit_bytes; `o41td plan` shows the terms"),
+        _probe("host", "shared memory", "warn" if small else "ok", f"{shm}; the arena takes {human_bytes(arena)}",
+               "Anonymous memory is used instead; in a container give more, as with --shm-size"),
+        _probe("host", "descriptors", "warn" if few else "ok", f"{host.descriptors} may be open",
+               f"Raise `ulimit -n` to {4 * _FEW_DESCRIPTORS}: batches that you keep hold a descriptor each"),
+    ]  # fmt: skip
+
+
+def probe_shards(job: StreamJob, stage: StageJob, source: SourceIndex) -> list[Probe]:
+    """Returns the probes of one source's shards, from its index alone."""
+    name = source.name
+    rows, groups = source.unit_rows, len(source.unit_rows)
+    empty = sum(not shard.rows for shard in source.shards)
+    probes = [
+        _probe(name, "empty shards", "warn" if empty else "ok", f"{empty} of {len(source.shards)} shards have no rows",
+               "Leave them out of the list: each is opened for nothing"),
+    ]  # fmt: skip
+    if source.encoding != "parquet":
+        return probes
+    largest_bytes, largest_rows = int(source.unit_decoding_bytes.max()), int(rows.max())
+    over = int((source.unit_decoding_bytes > job.max_row_group_bytes).sum())
+    several = np.bincount(source.unit_shard, minlength=len(source.shards))[source.unit_shard] > 1
+    tiny = int(((source.unit_decoding_bytes < _TINY_BYTES) & several).sum())
+    narrow = 1 < stage.buffer_rows < largest_rows
+    probes += [
+        _probe(name, "large row groups", "warn" if over else "ok",
+               f"{over} of {groups} take more than {human_bytes(job.max_row_group_bytes)} to decode; "
+               f"the largest takes {human_bytes(largest_bytes)}",
+               "They are decoded in slices, so a seek into one costs up to all of it; write smaller row groups, or "
+               "raise max_row_group_bytes"),
+        _probe(name, "tiny row groups", "warn" if 2 * tiny > groups else "ok",
+               f"{tiny} of {groups} decode to less than {human_bytes(_TINY_BYTES)}",
+               "Opening them costs more than decoding; write row groups of a few MiB"),
+    ]  # fmt: skip
+    if stage.buffer_rows > 1:
+        probes.append(
+            _probe(name, "shuffle buffer", "warn" if narrow else "ok",
+                   f"{stage.buffer_rows} rows; the largest row group has {largest_rows}",
+                   f"Rows of one row group stay close together: set buffer_rows above {2 * largest_rows}, or write "
+                   "rows in random order")
+        )  # fmt: skip
+    if job.block_rows is not None:
+        usual = int(np.median(rows))
+        fill = block_fill_rows(job.block_rows, usual) / job.block_rows
+        probes.append(
+            _probe(name, "block size", "warn" if fill < _POOR_FILL else "ok",
+                   f"row groups of {usual} rows fill blocks of {job.block_rows} to {fill:.0%}",
+                   "Leave block_rows out, so that it is chosen, or make it a multiple of the row groups' rows")
+        )  # fmt: skip
+    return probes
+
+
+def probe_fields(source: SourceIndex, samples: Sequence[Sampled], *, replaces_bad: bool) -> list[Probe]:
+    """Returns the probes of what a sample of one source's row groups holds.
+
+    Args:
+        source: The source.
+        samples: What was seen of it.
+        replaces_bad: Whether the stream replaces rows that cannot be had, so that they do not end it.
+    """
+    name = source.name
+    bad: State = "warn" if replaces_bad else "fail"
+    broken = [sampled for sampled in samples if sampled.died or "error" in sampled.answer]
+    seen = [sampled for sampled in samples if sampled not in broken]
+    probes = [
+        _probe(name, "readable", bad, _broken_text(sampled), "Write this shard anew, or leave it out")
+        for sampled in broken
+    ]
+    if not seen:
+        return probes
+    rows = sum(sampled.answer["rows"] for sampled in seen)
+    refused = [sampled.answer["refused"] for sampled in seen if sampled.answer["refused"]]
+    first = f"; the first: {refused[0]['error']}" if refused else ""
+    probes.append(
+        _probe(name, "values", bad if refused else "ok",
+               f"{sum(one['rows'] for one in refused)} of {rows} sampled rows do not fit the fields{first}",
+               "Choose a wider dtype, or set `null` or `exact` of that field")
+    )  # fmt: skip
+    without = sum(sampled.answer["checksums"] is False for sampled in seen)
+    told = sum(sampled.answer["checksums"] is not None for sampled in seen)
+    if told:
+        probes.append(
+            _probe(name, "page checksums", "warn" if without else "ok",
+                   f"{told - without} of {told} sampled row groups carry them",
+                   "Damage to values may go unnoticed; write with pyarrow's write_page_checksum=True")
+        )  # fmt: skip
+    for field in dict.fromkeys(field for sampled in seen for field in sampled.answer["pad"]):
+        shares = [(s.answer["pad"][field], s.answer["rows"]) for s in seen if field in s.answer["pad"]]
+        share = sum(part * count for part, count in shares) / sum(count for _part, count in shares)
+        probes.append(
+            _probe(name, f"padding of {field}", "warn" if share > _MUCH_PAD else "ok", f"{share:.0%} of its values",
+                   "Set a shorter length, or pack several short records into a row")
+        )  # fmt: skip
+    return probes
+
+
+def first_batch_s(job: StreamJob, sources: Sequence[SourceIndex], samples: Sequence[Sampled]) -> float | None:
+    """Returns about how long the first batch takes, footers aside; None where nothing was sampled.
+
+    Before it leaves the shuffle, the buffer and a batch have to be decoded, a source's rows by its share, by `threads`
+    workers at the sample's speed.
+    """
+    stage = job.stages[0]
+    weight = sum(source.weight for source in stage.sources)
+    decode_s = 0.0
+    for source in sources:
+        seen = [s.answer for s in samples if s.source == source.name and "decode_s" in s.answer]
+        if not seen:
+            return None
+        row_s = sum(answer["decode_s"] for answer in seen) / sum(answer["rows"] for answer in seen)
+        share = stage.sources[source.source].weight / weight
+        rows = stage.batch_size * share + (stage.buffer_rows if stage.buffer_rows > 1 else 0)
+        decode_s += min(rows, source.num_rows) * row_s
+    return _START_S + decode_s / job.threads
+
+
+def _broken_text(sampled: Sampled) -> str:
+    where = f"{sampled.shard}, row group {sampled.row_group}"
+    return f"{where}: the reading process ended: {sampled.died}" if sampled.died else str(sampled.answer["error"])
+
+
+def _probe(group: str, name: str, state: State, found: str, advice: str) -> Probe:
+    return Probe(group=group, name=name, state=state, found=found, advice="" if state == "ok" else advice)

@@ -1,0 +1,88 @@
+"""`o41td check` over real shards: good ones, and such as a stream could not read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import shard_writer
+from command_line import o41td, toml_config
+
+
+def check(config: Path) -> tuple[int, dict]:
+    """The exit code, and what `--json` says."""
+    done = o41td("check", config, "--json")
+    assert done.err == ""
+    return done.code, json.loads(done.out)
+
+
+def config_of(tmp_path: Path, paths: list[Path], **keys: object) -> Path:
+    """A config of these shards."""
+    return toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", paths, 1.0)]}], **keys)
+
+
+def found(record: dict, name: str) -> dict:
+    """The one probe of this name."""
+    (probe,) = [probe for probe in record["probes"] if probe["name"] == name]
+    return probe
+
+
+def test_good_shards(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """Row i has i mod 8 + 1 of 8 tokens, so 3.5 / 8 of whole eights is padding; nothing fails, and it exits 0."""
+    code, record = check(config_of(tmp_path, write_shards([64, 32])))
+    assert (code, record["state"]) == (0, "warn")
+    assert found(record, "padding of tokens")["found"] == "44% of its values"
+    assert found(record, "page checksums")["state"] == "warn"
+    assert record["bound_bytes"] > 0
+    assert record["first_batch_s"] > 0
+
+
+def test_a_value_that_does_not_fit(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """A token beyond 32 bits would end the stream: exit 1, with shard and row; where it is replaced, a warning."""
+    (path,) = write_shards([20])
+    table = pq.read_table(path)
+    tokens = [[1]] * 13 + [[2**40]] + [[1]] * 6
+    pq.write_table(table.set_column(1, "tokens", pa.array(tokens, pa.list_(pa.int64()))), path)
+    code, record = check(config_of(tmp_path, [path]))
+    probe = found(record, "values")
+    assert (code, probe["state"]) == (1, "fail")
+    assert probe["found"].startswith("1 of 20 sampled rows")
+    assert "row 13" in probe["found"]
+
+
+def test_a_damaged_page(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """It is read in a process of its own, named, and the other samples are read all the same."""
+    first, second = write_shards([16, 16])
+    shard_writer.damage_row_group(first, 0)
+    code, record = check(config_of(tmp_path, [first, second]))
+    assert (code, found(record, "readable")["state"]) == (1, "fail")
+    assert str(first) in found(record, "readable")["found"]
+    assert found(record, "values")["found"] == "0 of 16 sampled rows do not fit the fields"
+
+
+def test_a_schema_that_drifts(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """A shard without a field's column is a failed probe that names it."""
+    first, second = write_shards([16, 16])
+    pq.write_table(pq.read_table(second).drop_columns(["score"]), second)
+    code, record = check(config_of(tmp_path, [first, second]))
+    assert (code, record["state"]) == (1, "fail")
+    assert str(second) in found(record, "footers and schemas")["found"]
+
+
+def test_a_bound_above_the_limit(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """It fails here as it would at open, and the other probes are told too."""
+    code, record = check(config_of(tmp_path, write_shards([16]), memory_limit_bytes=1 << 20))
+    assert (code, found(record, "memory")["state"]) == (1, "fail")
+    assert found(record, "values")["state"] == "ok"
+
+
+def test_for_a_person(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """A table with advice; a wrong config is a wrong argument."""
+    done = o41td("check", config_of(tmp_path, write_shards([16])))
+    assert (done.code, done.err) == (0, "")
+    assert "→" in done.out
+    assert "first batch after about" in done.out
+    assert o41td("check", tmp_path / "none.toml").code == 2
