@@ -154,6 +154,14 @@ def check(
 
 
 @app.command()
+def index(target: Target, as_json: AsJson = False, _debug: Debug = False) -> None:
+    """Read every footer into the index cache, so that streams open at once, and show what is known of the shards."""
+    from o41td.cli.index import show_index
+
+    show_index(target, as_json=as_json)
+
+
+@app.command()
 def trace(
     target: Target,
     batch: Annotated[int | None, typer.Option("--batch", min=0, help="What was in this global batch?")] = None,

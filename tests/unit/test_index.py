@@ -113,3 +113,15 @@ def test_names_that_are_not_utf8_are_cached(tmp_path: Path) -> None:
     cache.put(name, (1, 1, 1), ["a"])
     cache.save()
     assert IndexCache(tmp_path / "cache", FIELDS).get(name, (1, 1, 1)) == ["a"]
+
+
+def test_a_flipped_byte_anywhere_is_no_cache(tmp_path: Path) -> None:
+    """Whichever byte of a cache file is another one, nothing of the file is believed."""
+    cache = IndexCache(tmp_path / "cache", FIELDS)
+    cache.put("/data/a", (1, 1, 1), [b"rows", 5])
+    cache.save()
+    (path,) = (tmp_path / "cache").glob("*.msgpack")
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        assert IndexCache(tmp_path / "cache", FIELDS).get("/data/a", (1, 1, 1)) is None

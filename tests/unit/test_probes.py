@@ -127,7 +127,7 @@ def test_what_ends_a_stream_fails() -> None:
 
 
 def test_the_first_batch_waits_for_the_buffer() -> None:
-    """64 rows of the buffer and 10 of the batch at 1 ms, by two workers, and 0.4 s to start; unknown without samples."""
+    """64 rows of the buffer and 10 of the batch at 1 ms, by two workers, and 0.4 s to start; else unknown."""
     assert first_batch_s(a_job(), [a_source([400])], [sampled()]) == pytest.approx(0.4 + 0.037)
     assert first_batch_s(a_job(), [a_source([400])], []) is None
 
