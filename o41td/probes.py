@@ -128,7 +128,7 @@ def probe_shards(job: StreamJob, stage: StageJob, source: SourceIndex) -> list[P
                    "rows in random order")
         )  # fmt: skip
     if job.block_rows is not None:
-        usual = int(np.median(rows))
+        usual = int(np.median(rows[rows > 0]))
         fill = block_fill_rows(job.block_rows, usual) / job.block_rows
         probes.append(
             _probe(name, "block size", "warn" if fill < _POOR_FILL else "ok",

@@ -89,12 +89,12 @@ def test_for_a_person(tmp_path: Path, write_shards: shard_writer.ShardWriter) ->
 
 
 def test_index_shows_each_shard(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
-    """Rows, row groups of 16 rows and bytes of each shard, a shard without rows too."""
+    """Rows, row groups of 16 rows and bytes of each shard, one of none in a shard without rows."""
     paths = write_shards([40, 0, 16])
     done = o41td("index", config_of(tmp_path, paths), "--json")
     assert (done.code, done.err) == (0, "")
     (source,) = json.loads(done.out)
-    assert (source["rows"], source["row_groups"]) == (56, 4)
-    assert [(shard["rows"], shard["row_groups"]) for shard in source["shards"]] == [(40, 3), (0, 0), (16, 1)]
+    assert (source["rows"], source["row_groups"]) == (56, 5)
+    assert [(shard["rows"], shard["row_groups"]) for shard in source["shards"]] == [(40, 3), (0, 1), (16, 1)]
     assert [shard["bytes"] for shard in source["shards"]] == [path.stat().st_size for path in paths]
     assert all(shard["version"] for shard in source["shards"])
