@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from o41td.encodings import PARQUET
-from o41td.errors import O41Error, error_to_record
+from o41td.errors import DataError, O41Error, error_to_record
 from o41td.fields import FieldPlan
 from o41td.order.leaving import LeavingOrder
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockDecoder", "Piece", "SourceFormat"]
 
-_MAX_BAD_RECORDS = 16
 _SMALL_PIECE_ROWS = 512
 _TOGETHER_BYTES = 1 << 20
 """What row groups that are taken together take to decode, at most; as much again while they are made one table."""
@@ -208,8 +207,8 @@ class BlockDecoder:
     ) -> list[BadRowsOfPiece]:
         """Decodes a piece; returns which rows of the block cannot be had, and why.
 
-        A record that cannot be had is no harm to those behind it, so it goes on there, but not for ever: each time the
-        shard is read from its beginning.
+        A record that cannot be had is no harm to those behind it, so it goes on there, unless a record before tells
+        that nothing behind it can be had.
         """
         offset = piece.block_row - piece.row_start
         bad: list[BadRowsOfPiece] = []
@@ -225,7 +224,7 @@ class BlockDecoder:
             row += done
             if error is not None:
                 first = min(row, piece.row_stop - 1)  # what is wrong behind a shard's last record is told of that one
-                row = piece.row_stop if len(bad) >= _MAX_BAD_RECORDS else first + 1
+                row = piece.row_stop if _is_of_earlier_row(error, row) else first + 1
                 bad.append((np.arange(first, row) + offset, error))
         return bad
 
@@ -268,6 +267,11 @@ class BlockDecoder:
         work.read_bytes += table.nbytes
         error: O41Error | None = getattr(table, "error", None)  # decoded records have one, or None; tables do not
         return table.num_rows, refused, error
+
+
+def _is_of_earlier_row(error: O41Error, row: int) -> bool:
+    """Whether a record could not even be come to, because of one before it."""
+    return isinstance(error, DataError) and error.row is not None and error.row < row
 
 
 def _groups_of(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

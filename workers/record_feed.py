@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import io
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import Any
 
 import zstandard
@@ -29,12 +30,13 @@ _FRAME_HEADER_BYTES = 18
 
 
 class UnreadableRecord(Exception):
-    """From record `row` on, a feed cannot be read; `why` says it in a phrase."""
+    """Record `row` cannot be read, nor any behind it unless it `can_be_passed`; `why` says it in a phrase."""
 
-    def __init__(self, row: int, why: str) -> None:
+    def __init__(self, row: int, why: str, *, can_be_passed: bool = False) -> None:
         super().__init__(why)
         self.row = row
         self.why = why
+        self.can_be_passed = can_be_passed
 
 
 class RecordFeed(ABC):
@@ -49,15 +51,25 @@ class RecordFeed(ABC):
         self.position = 0
         self.text_bytes = 0
         self._failure: UnreadableRecord | None = None
+        self._returned: deque[bytes] = deque()
+
+    def give_back(self, records: list[bytes]) -> None:
+        """Takes back the last records that were given out: the first of them is the next again."""
+        self._returned.extendleft(reversed(records))
+        self.position -= len(records)
 
     def take(self, count: int, max_bytes: int) -> list[bytes]:
         """Returns the next records: at most `count`, and no more once they come to `max_bytes`; none at the end.
 
         Raises:
-            UnreadableRecord: The next one cannot be read, nor any behind it.
+            UnreadableRecord: The next one cannot be read, until it is passed over where that can be.
         """
         taken: list[bytes] = []
         num_bytes = 0
+        while self._returned and len(taken) < count and num_bytes < max_bytes:
+            taken.append(self._returned.popleft())
+            num_bytes += len(taken[-1])
+            self.position += 1
         while len(taken) < count and num_bytes < max_bytes:
             try:
                 if self._failure is not None:
@@ -74,13 +86,26 @@ class RecordFeed(ABC):
             num_bytes += sum(map(len, records))
         return taken
 
-    @abstractmethod
     def skip(self, count: int) -> int:
         """Passes over records; returns how many there were.
 
         Raises:
-            UnreadableRecord: One of them cannot be read.
+            UnreadableRecord: One of them can be neither read nor passed over.
         """
+        returned = min(count, len(self._returned))
+        for _ in range(returned):
+            self._returned.popleft()
+        self.position += returned
+        if returned == count:
+            return count
+        if self._failure is not None and not self._failure.can_be_passed:
+            raise self._failure
+        self._failure = None
+        return returned + self._skip(count - returned)
+
+    @abstractmethod
+    def _skip(self, count: int) -> int:
+        """Passes over records that were never given out, as `skip` says."""
 
     @abstractmethod
     def close(self) -> None:
@@ -130,12 +155,11 @@ class GzipLines(RecordFeed):
         if max(map(len, lines)) > limit:
             lines = lines[: next(place for place, line in enumerate(lines) if len(line) > limit)]
             if not lines:
-                raise _too_large(self.position, len(self._lines[self._next]), limit)
+                raise _too_large(self.position, len(self._lines[self._next]), limit, can_be_passed=True)
         self._pass(len(lines))
         return lines
 
-    def skip(self, count: int) -> int:
-        """Passes over records, as `RecordFeed` says."""
+    def _skip(self, count: int) -> int:
         left = count
         while left and self._fill():
             passed = min(left, len(self._lines) - self._next)
@@ -205,8 +229,8 @@ class ZstdFrames(RecordFeed):
         self._pass(length, len(record))
         return [record]
 
-    def skip(self, count: int) -> int:
-        """Passes over records, as `RecordFeed` says."""
+    def _skip(self, count: int) -> int:
+        self._file.seek(self._at)
         for passed in range(count):
             length = self._next_length()
             if length is None:
@@ -261,17 +285,19 @@ class ZstdFrames(RecordFeed):
             stream = self._decompressor.decompressobj()
             record = stream.decompress(frame)
         except zstandard.ZstdError as error:
-            raise UnreadableRecord(self.position, f"its frame is damaged: {error}") from error
+            raise UnreadableRecord(self.position, f"its frame is damaged: {error}", can_be_passed=True) from error
         if not stream.eof or stream.unused_data:
-            raise UnreadableRecord(self.position, "its frame is cut short, or something follows it")
+            why = "its frame is cut short, or something follows it"
+            raise UnreadableRecord(self.position, why, can_be_passed=True)
         if len(record) > self._max_record_bytes:
-            raise _too_large(self.position, len(record), self._max_record_bytes)
+            raise _too_large(self.position, len(record), self._max_record_bytes, can_be_passed=True)
         return bytes(record)
 
 
-def _too_large(row: int, num_bytes: int, limit: int) -> UnreadableRecord:
+def _too_large(row: int, num_bytes: int, limit: int, *, can_be_passed: bool = False) -> UnreadableRecord:
     return UnreadableRecord(
         row,
         f"the record has {num_bytes} bytes or more, and {limit} are allowed, an eighth of max_row_group_bytes; raise "
         "max_row_group_bytes",
+        can_be_passed=can_be_passed,
     )

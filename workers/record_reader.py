@@ -88,6 +88,7 @@ class RecordReader:
         self._decoder = RecordDecoder(encoding, fields, source=source, shard=path)
         self.projector = RecordProjector(self._decoder.layers)
         self._feeds: list[RecordFeed] = []
+        self._at_once = sys.maxsize  # records decoded in one go; few where many cannot be had, whose go is in vain
 
     def read_rows(
         self,
@@ -151,20 +152,26 @@ class RecordReader:
         feed = self._feed_at(row_start, row_stop - row_start)
         parts: list[tuple[int, list[Any]]] = []
         error: DataError | None = None
+        is_over = False
         try:
             self._skip(feed, row_start, group_rows)
             while feed.position < row_stop and error is None:
                 first = feed.position
-                records = feed.take(row_stop - first, _STRIDE_BYTES)
+                records = feed.take(min(row_stop - first, self._at_once), _STRIDE_BYTES)
                 if not records:
                     raise self._other_count(feed.position, group_rows)
                 part, error = self._decoder.decode(records, first)
                 parts.append(part)
+                self._at_once = min(2 * self._at_once, sys.maxsize) if error is None else max(1, part[0])
+                if error is not None:
+                    feed.give_back(records[part[0] :])
             if row_stop == group_rows and error is None and feed.take(1, 1):
                 raise self._other_count(row_stop + 1, group_rows)
         except UnreadableRecord as unreadable:
             error = CorruptDataError(unreadable.why, source=self.source, shard=self.path, row=unreadable.row)
-        if row_stop == group_rows or error is not None:
+            is_over = not unreadable.can_be_passed
+        behind = feed.position + (error is not None)
+        if is_over or (row_stop == group_rows and behind >= row_stop):
             self._feeds.remove(feed)
             feed.close()
         return DecodedRecords(parts, error)

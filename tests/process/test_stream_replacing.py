@@ -119,6 +119,27 @@ def test_a_bad_line_of_a_shard_of_records_is_replaced_alone(tmp_path, open_strea
     assert {ids[5], ids[9]} <= set(range(40)) - {5, 9}
 
 
+@pytest.mark.parametrize("block_rows", [7, 240])
+def test_many_bad_lines_cost_none_of_the_good_ones(tmp_path, open_stream, block_rows):
+    """Every fourth of 240 lines is no record or lacks the key: those alone are replaced, whatever a block holds."""
+    lines = [json.dumps({"id": row}) if row % 4 < 3 else "{broken" if row % 8 == 3 else "{}" for row in range(240)]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    config = stream_config(
+        stage_of(FileSource(files=[str(path)])),
+        fields=ID_ONLY,
+        block_rows=block_rows,
+        on_bad_data="replace",
+        bad_data_budget=0.25,
+        quarantine_file=str(tmp_path / "bad.jsonl"),
+    )
+    stream = open_stream(config)
+    ids = ids_of(list(stream))
+    assert [row for row, row_id in enumerate(ids) if row_id != row] == list(range(3, 240, 4))
+    assert all(row_id % 4 < 3 for row_id in ids)
+    assert stream.stats()["bad_rows"] == 60
+
+
 def test_more_bad_rows_than_the_budget_end_the_stream(damaged, open_stream, tmp_path):
     """16 of 192 rows are more than a twentieth: what comes before them arrives, then an error that says so."""
     config = stream_config(

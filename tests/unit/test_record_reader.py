@@ -352,4 +352,22 @@ def test_a_larger_record_is_allowed_by_the_setting(tmp_path: Path) -> None:
     small, large = (RecordReader(path, [I64], encoding="jsonl.gz", max_row_group_bytes=8 * n) for n in (1000, 3000))
     assert small.read_rows(0, 0, 1).error is not None
     assert large.read_rows(0, 0, 1).error is None
+    small.close()
     large.close()
+
+
+def test_reading_goes_on_behind_each_damaged_frame(tmp_path: Path) -> None:
+    """Every second of 40 frames is two bytes short: each is told by its own row, and those between are had."""
+    frames = [record_writer.frame_of(msgpack.packb({"x": row}))[8:] for row in range(40)]
+    frames[1::2] = [frame[:-2] for frame in frames[1::2]]
+    path = tmp_path / "shard.msgpack.zstf"
+    path.write_bytes(b"".join(len(frame).to_bytes(8, "big") + frame for frame in frames))
+    reader = RecordReader(str(path), [I64], encoding="msgpack.zstf")
+    for row in range(0, 40, 2):
+        records = reader.read_rows(0, row, 40, group_rows=40)
+        out = np.full(1, -1)
+        assert reader.projector.write_fitting(records, {"x": out}) is None
+        assert (records.num_rows, out.tolist()) == (1, [row])
+        assert records.error is not None
+        assert records.error.row == row + 1
+    reader.close()
