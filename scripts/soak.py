@@ -105,6 +105,7 @@ class Rank:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, bufsize=0
         )
         self.is_killed = False
+        self.has_ended = False  # in its own time
         self.batches = 0
         self.batches_at_coordinator_hit = 0
         self._told = b""
@@ -312,7 +313,9 @@ class Lap:
                 self._chaos.strike(self._ranks)
             for key, _ in self._selector.select(0.05):
                 lines = key.data.lines()
-                if lines is None:
+                if lines is None and key.data.has_ended:
+                    self._selector.unregister(key.fileobj)
+                elif lines is None:
                     self._lose(key.data)
                 self._heard_s = time.monotonic()
                 for line in lines or ():
@@ -334,6 +337,7 @@ class Lap:
             self._counts["batches"] += 1
             self._counts["rows"] += int(line[4])
         elif line[0] == "ended":
+            rank.has_ended = True
             self._counts["descriptors left"] += int(line[1])
 
     def _lose(self, rank: Rank) -> None:
@@ -348,7 +352,8 @@ class Lap:
         """Ends every rank that is left; returns what they wrote to stderr."""
         said = []
         for rank in self._ranks:
-            self._selector.unregister(rank.process.stdout)
+            with contextlib.suppress(KeyError):  # it had ended by then
+                self._selector.unregister(rank.process.stdout)
             if rank.process.poll() is None and rank.batches >= 0:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     rank.process.wait(0.2 if not rank.is_killed else None)

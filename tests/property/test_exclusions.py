@@ -31,7 +31,7 @@ def numbers_in(pairs):
     return {number for start, stop in pairs for number in range(start, stop)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(ranges(), st.integers(0, LIMIT), st.integers(0, LIMIT), st.integers(0, 20))
 def test_counts_and_positions_are_those_of_the_set(pairs, start, stop, num_taken):
     """Membership, counts, overlap, stretches, shifts and the position behind the n-th taken number."""
@@ -56,7 +56,7 @@ def test_counts_and_positions_are_those_of_the_set(pairs, start, stop, num_taken
     assert hash(Exclusions(reversed(pairs))) == hash(excluded)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(ranges(), st.integers(0, 30), st.integers(1, 5), st.integers(0, 12))
 def test_ranks_take_turns_over_what_is_left(pairs, position, world_size, rounds):
     """Rank r of W takes the r-th, (r+W)-th, … number from the position on that is not excluded: all equally many."""
@@ -127,7 +127,7 @@ def stages(draw):
     }
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(stages())
 def test_rows_taken_dropped_and_excluded_add_up(case):
     """From a position on, over all ranks: delivered + dropped + excluded = the stage's rows; without ranges as ever."""
@@ -149,7 +149,7 @@ def test_rows_taken_dropped_and_excluded_add_up(case):
     assert plain == [order.dropped_rows(position, rank, world_size, NOTHING_EXCLUDED) for rank in range(world_size)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(stages())
 def test_a_plan_passes_over_what_is_excluded_and_closes_every_claim(case):
     """Every batch holds the order's rows; a rank's numbers are its turns; a claim ends once, none is left open."""

@@ -99,7 +99,7 @@ def what_comes(
     return {name: array.tobytes() for name, array in out.items()}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(records=st.lists(RECORD, min_size=1, max_size=12), data=st.data())
 def test_three_encodings_give_the_same_rows(records: list[dict[str, Any]], data: st.DataObject) -> None:
     """Values are the same bytes, and where one is refused the same record is named."""
