@@ -27,6 +27,8 @@ _STRIDE_BYTES = 512 << 10
 
 _MAX_FEEDS = 3
 _NEAR_SLICES = 8
+_NEAR_ROWS = 256
+"""Passing over so many records costs less than reading a shard from its beginning, however few are wanted."""
 _READ_AHEAD_BYTES = 4 << 20
 
 
@@ -185,7 +187,7 @@ class RecordReader:
         """A feed that stands at or before a record: the nearest if it is near, else a new one."""
         before = [feed for feed in self._feeds if feed.position <= row_start]
         nearest = max(before, key=lambda feed: feed.position, default=None)
-        if nearest is not None and row_start - nearest.position <= _NEAR_SLICES * num_rows:
+        if nearest is not None and row_start - nearest.position <= max(_NEAR_ROWS, _NEAR_SLICES * num_rows):
             self._feeds.remove(nearest)
             self._feeds.append(nearest)
             return nearest

@@ -6,6 +6,7 @@ in for a row follows from the order's rule (see `stand_ins`), and is bad itself 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -47,10 +48,12 @@ class QuarantineFile:
             "error": found.error["kind"],
             "why": str(error_from_record(found.error)),
         }
-        data = json.dumps(line, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+        data = json.dumps(line).encode() + b"\n"
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.write(descriptor, data)
+            written = os.write(descriptor, data)
+            if written < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
         finally:
             os.close(descriptor)
 

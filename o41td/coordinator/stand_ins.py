@@ -96,7 +96,7 @@ class StandIns:
     def _pieces(self, block: Block, index: SourceIndex) -> tuple[BlockPiece, ...] | None:
         """Returns pieces that give the block no row known to be bad; None where none of a row's stand-ins is good."""
         assert block.tries is not None
-        for _ in range(_MAX_TRIES):
+        while int(block.tries.max()) <= _MAX_TRIES:
             unit, row = self._places(block, index)
             is_bad = self._known_bad(index, unit, row)
             if not is_bad.any():
