@@ -28,7 +28,7 @@ from o41td.projection import PlanMemory, ProjectionPlan
 from o41td.workers.footer import check_leaves
 from o41td.workers.project import Projector
 from o41td.workers.row_group_stream import RowGroupStream
-from o41td.workers.shard_file import ShardIdentity, identity_of, open_shard_file, raise_failure
+from o41td.workers.shard_file import ShardIdentity, check_unchanged, indexed_identity, open_shard_file, raise_failure
 
 if TYPE_CHECKING:
     from o41td.workers.record_reader import RecordReader
@@ -135,12 +135,9 @@ class ShardReader:
         self._filesystem = filesystem
         self._held = held or HeldGroups(max_row_group_bytes)
         self._max_row_group_bytes = max_row_group_bytes
-        now = identity_of(path, filesystem, source=source)
-        self._identity = now
-        if size_bytes is not None:
-            mtime = now.mtime_ns if mtime_ns is None else mtime_ns
-            self._identity = ShardIdentity(size_bytes=size_bytes, mtime_ns=mtime, etag=etag)
-            self._identity.check(now, source=source, shard=path)
+        self._identity = indexed_identity(
+            path, filesystem, source=source, size_bytes=size_bytes, mtime_ns=mtime_ns, etag=etag
+        )
         self._metadata: Any = None
         if known is not None and known.identity == self._identity:
             self._metadata, self.plan, self.projector = known.metadata, known.plan, known.projector
@@ -339,8 +336,7 @@ class ShardReader:
         return num_rows
 
     def _check_unchanged(self) -> None:
-        if self._filesystem is None:
-            self._identity.check(identity_of(self.path, source=self.source), source=self.source, shard=self.path)
+        check_unchanged(self._identity, self.path, self._filesystem, source=self.source)
 
     def _check_count(self, row_group: int, expected: int, got: int) -> None:
         if expected != got:

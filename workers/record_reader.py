@@ -17,7 +17,7 @@ from o41td.errors import ChangedDataError, CorruptDataError, DataError
 from o41td.fields import FieldPlan
 from o41td.workers.record_decoder import DecodedRecords, RecordDecoder, RecordProjector
 from o41td.workers.record_feed import RecordFeed, UnreadableRecord, open_feed
-from o41td.workers.shard_file import ShardIdentity, identity_of, raise_failure
+from o41td.workers.shard_file import check_unchanged, indexed_identity, raise_failure
 
 __all__ = ["RecordReader", "max_record_bytes_of", "open_record_file"]
 
@@ -81,12 +81,9 @@ class RecordReader:
         self._encoding = encoding
         self._filesystem = filesystem
         self._max_record_bytes = max_record_bytes_of(max_row_group_bytes)
-        now = identity_of(path, filesystem, source=source)
-        self._identity = now
-        if size_bytes is not None:
-            mtime = now.mtime_ns if mtime_ns is None else mtime_ns
-            self._identity = ShardIdentity(size_bytes=size_bytes, mtime_ns=mtime, etag=etag)
-            self._identity.check(now, source=source, shard=path)
+        self._identity = indexed_identity(
+            path, filesystem, source=source, size_bytes=size_bytes, mtime_ns=mtime_ns, etag=etag
+        )
         self._decoder = RecordDecoder(encoding, fields, source=source, shard=path)
         self.projector = RecordProjector(self._decoder.layers)
         self._feeds: list[RecordFeed] = []
@@ -205,5 +202,4 @@ class RecordReader:
         return ChangedDataError(why, source=self.source, shard=self.path)
 
     def _check_unchanged(self) -> None:
-        if self._filesystem is None:
-            self._identity.check(identity_of(self.path, source=self.source), source=self.source, shard=self.path)
+        check_unchanged(self._identity, self.path, self._filesystem, source=self.source)

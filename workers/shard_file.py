@@ -18,7 +18,16 @@ import pyarrow as pa
 
 from o41td.errors import ChangedDataError, CorruptDataError, DataError, MissingShardError, StorageError
 
-__all__ = ["ShardIdentity", "content_version", "failure_of", "identity_of", "open_shard_file"]
+__all__ = [
+    "ShardIdentity",
+    "check_unchanged",
+    "content_version",
+    "failure_of",
+    "identity_of",
+    "indexed_identity",
+    "open_shard_file",
+    "raise_failure",
+]
 
 _HEAD_BYTES = 32 << 10
 _TAIL_BYTES = 64 << 10
@@ -81,6 +90,41 @@ def identity_of(path: str, filesystem: Any = None, *, source: str | None = None)
         kind = "folder" if stat.S_ISDIR(found.st_mode) else "pipe, socket or device"
         raise CorruptDataError(f"this is a {kind}, not a file", source=source, shard=path)
     return ShardIdentity(size_bytes=found.st_size, mtime_ns=found.st_mtime_ns)
+
+
+def indexed_identity(
+    path: str,
+    filesystem: Any = None,
+    *,
+    source: str | None = None,
+    size_bytes: int | None = None,
+    mtime_ns: int | None = None,
+    etag: str | None = None,
+) -> ShardIdentity:
+    """The identity that a shard had when it was indexed, which it must still have; without a size, the one of now.
+
+    Raises:
+        ChangedDataError: It is another one now.
+        DataError: As `identity_of`.
+    """
+    now = identity_of(path, filesystem, source=source)
+    if size_bytes is None:
+        return now
+    mtime_ns = now.mtime_ns if mtime_ns is None else mtime_ns
+    indexed = ShardIdentity(size_bytes=size_bytes, mtime_ns=mtime_ns, etag=etag)
+    indexed.check(now, source=source, shard=path)
+    return indexed
+
+
+def check_unchanged(identity: ShardIdentity, path: str, filesystem: Any = None, *, source: str | None = None) -> None:
+    """Looks whether a local file is still the one of this identity; other stores are asked when a shard is opened.
+
+    Raises:
+        ChangedDataError: It is not.
+        DataError: As `identity_of`.
+    """
+    if filesystem is None:
+        identity.check(identity_of(path, source=source), source=source, shard=path)
 
 
 def open_shard_file(path: str, filesystem: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""The quarantine file: a line of JSON for every run of rows that could not be had and for which others stand in.
+"""The quarantine file: a line of JSON for the rows of a row group that could not be had and for which others stand in.
 
 Lines are appended whole, so the loaders of several ranks may share one file; each writes down what it meets. What stood
 in for a row follows from the order's rule (see `stand_ins`), and is bad itself where a later line says so.

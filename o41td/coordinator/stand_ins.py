@@ -5,8 +5,8 @@ and shift are drawn by hash from (seed, stage, source, u, k). The first of them 
 in for a row depends on the data alone, not on when it was decoded, by whom or beside what: every rank and every later
 run gets the same. Neighbours have neighbouring stand-ins, so a bad row group costs about one other.
 
-The order is left as it is: a row's coordinate names the row that was planned, and the quarantine file says what stood
-in for it.
+The order is left as it is: a row's coordinate names the row that was planned, and the quarantine file says which rows
+could not be had.
 """
 
 from __future__ import annotations

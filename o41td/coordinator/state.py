@@ -258,25 +258,27 @@ class LoaderState:
         self.blocks_decoded += 1
         if block.state is BlockState.ORPHANED:
             self.slots.release(self.table.vacate(block))
-        elif self._replaced(block, (*event.bad, *_lost_rows(block))):
-            self._decode_anew(block)
+        elif self._decode_anew(block, event.bad):
             return
         self.table.move(block, "decoded")
 
     def _refused(self, event: BlockWasRefused) -> None:
         """The error reaches a rank when its next batch is one that lacks this block: all before it still arrive."""
         block = self._finished_by(event.worker, event.handle)
-        if block.state is BlockState.ISSUED and self._replaced(block, (*event.bad, *_lost_rows(block))):
-            self._decode_anew(block)
+        if block.state is BlockState.ISSUED and self._decode_anew(block, event.bad):
             return
         self.slots.release(self.table.vacate(block))
         self.table.move(block, "refuse")
         block.error = (block.bad or event.bad)[0].error
 
-    def _decode_anew(self, block: Block) -> None:
+    def _decode_anew(self, block: Block, bad: Sequence[BadRows]) -> bool:
+        """Has a block that is done decoded again where others stand in for its bad rows; returns whether that is so."""
+        if not self._replaced(block, (*bad, *_lost_rows(block))):
+            return False
         self.slots.release(self.table.vacate(block))
         self.table.move(block, "decode anew")
         self._want_again(block)
+        return True
 
     def _look_for_stalls(self) -> None:
         for worker in self.workers.values():
