@@ -63,8 +63,8 @@ STREAM_BATCH_BYTES = 8 * MIB
 
 # One stream took 25 to 40 MiB on lists of the four kinds and on images, four of them 51 to 75: twice a batch each, and
 # the allocator's share once. A column that is read keeps its input buffer, a page and a dictionary: 1.73 MiB each of 60
-# columns of random numbers, and no more than about three times what there is of it.
-STREAM_COLUMN_BYTES = 7 * MIB // 4
+# columns of random numbers while nothing is decoded, and no more than about three times what there is of it.
+STREAM_COLUMN_BYTES = 2 * MIB
 STREAM_SPARE_BYTES = 24 * MIB
 
 FACTS_BYTES = 4 * MIB
@@ -130,6 +130,7 @@ class LoaderShape:
         fetch_bytes: Compressed bytes of the largest such unit.
         stream_bytes: What one stream over a larger unit takes (`stream_bytes`), 0 where all are decoded whole.
         max_row_group_bytes: Above it, a unit is streamed. Units read in part take no more together, but for one.
+        held_units: How many units read in part a worker keeps: one for each window, and one that was left behind.
         footers_bytes: Footers of all shards, as they are in the files.
         largest_footer_bytes: The largest of them.
         num_units: Units of all sources.
@@ -154,6 +155,7 @@ class LoaderShape:
     fetch_bytes: int
     stream_bytes: int = 0
     max_row_group_bytes: int
+    held_units: int = 2
     footers_bytes: int = 0
     largest_footer_bytes: int = 0
     num_units: int
@@ -306,15 +308,15 @@ def _decode_bytes_of(shape: LoaderShape) -> int:
     """What one worker takes to decode, beside its interpreter and libraries.
 
     Either a unit is decoded whole, beside others that were read in part; or slices of streams are, several of which are
-    open where several windows are read. A window may leave one behind, when it goes from a unit to the next.
+    open where several windows are read.
     """
-    windows = max(1, len(shape.window_rows))
     whole = 2 * shape.whole_bytes + shape.fetch_bytes + min(shape.whole_bytes, shape.num_columns * PAGE_BYTES)
     if shape.whole_rows > shape.block_rows:
-        whole += min(max(0, shape.max_row_group_bytes - shape.whole_bytes), windows * shape.whole_bytes)
+        others_bytes = (shape.held_units - 1) * shape.whole_bytes
+        whole += min(max(0, shape.max_row_group_bytes - shape.whole_bytes), others_bytes)
     streamed = 0
     if shape.stream_bytes:
-        open_bytes = min(shape.max_row_group_bytes, (windows + 1) * shape.stream_bytes)
+        open_bytes = min(shape.max_row_group_bytes, shape.held_units * shape.stream_bytes)
         streamed = max(shape.stream_bytes, open_bytes) + STREAM_SPARE_BYTES
     kept_footers = min(shape.footers_bytes, FACTS_BYTES + MAX_OPEN_SHARDS * shape.largest_footer_bytes)
     footers = PARSED_FOOTER_FACTOR * (kept_footers + 2 * shape.largest_footer_bytes)  # one new, one's hole in the heap

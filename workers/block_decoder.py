@@ -98,12 +98,13 @@ class BlockDecoder:
         sources: Sequence[SourceFormat],
         *,
         max_row_group_bytes: int,
+        max_held_units: int,
     ) -> None:
         """`regions` are the arena's arrays by field, in which each slot has `block_rows` rows."""
         self._regions = regions
         self._block_rows = block_rows
         self._sources = sources
-        self._readers = ReaderPool(max_row_group_bytes=max_row_group_bytes)
+        self._readers = ReaderPool(max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units)
 
     def reader(self, source: int, piece: Piece) -> ShardReader | RecordReader:
         """Returns the open reader of a piece's shard.

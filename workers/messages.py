@@ -123,6 +123,7 @@ class AttachArena(NamedTuple):
     source_names: list[str]
     encodings: list[str]
     max_row_group_bytes: int
+    max_held_units: int
     storage: dict[str, Any] | None
 
     def __repr__(self) -> str:

@@ -173,6 +173,7 @@ class Worker:
                 for name, fields, encoding in zip(order.source_names, order.sources, order.encodings, strict=True)
             ],
             max_row_group_bytes=order.max_row_group_bytes,
+            max_held_units=order.max_held_units,
         )
         threading.Thread(target=self._populate, args=(self._arena,), name="o41td-populate", daemon=True).start()
 

@@ -316,6 +316,7 @@ class LoaderServer:
             source_names=[source.name for source in sources],
             encodings=[source.encoding for source in self._sources],
             max_row_group_bytes=job.max_row_group_bytes,
+            max_held_units=self._size.bound.shape.held_units,
             storage=self._request.storage if self._request else None,
         )
 

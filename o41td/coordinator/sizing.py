@@ -82,6 +82,7 @@ def size_loader(
         prefetch_batches=job.prefetch_batches,
         num_columns=len(fields),
         max_row_group_bytes=job.max_row_group_bytes,
+        held_units=num_windows + 1,
         **_largest_units(every, job.max_row_group_bytes, len(fields)),
         footers_bytes=sum(source.footers_bytes for source in every),
         largest_footer_bytes=max((source.largest_footer_bytes for source in every), default=0),

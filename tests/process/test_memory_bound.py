@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loader_processes import worker_pids
+from loader_processes import run_python, worker_pids
 from memory_use import MemoryWatch
 from o41td import BatchStreamConfig, MemoryBoundError, ProjectedField, open_batch_stream
-from o41td.host_memory import own_bytes
+from o41td.host_memory import cgroup_paths_of, own_bytes
 from stream_reference import ID_ONLY, file_source, stage_of, stream_config
 
 MIB = 1 << 20
@@ -141,3 +143,48 @@ def test_twenty_epochs_take_no_more_than_two(tmp_path: Path, open_stream):
         used.append(sum(own_bytes(pid) or 0 for pid in pids))
     assert stream.stats()["decoded_rows"] >= 19 * 8000
     assert max(used[2:]) <= 1.05 * max(used[:2]), [size // MIB for size in used]
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group of 256 MiB below this process's own; skips where this user may not make one."""
+    version_1, version_2 = cgroup_paths_of(Path("/proc/self/cgroup").read_text())
+    if version_1 is not None:
+        parent, limit = Path("/sys/fs/cgroup/memory" + version_1), "memory.limit_in_bytes"
+    else:
+        parent, limit = Path("/sys/fs/cgroup" + (version_2 or "/")), "memory.max"
+    group = parent / f"o41td-{uuid.uuid4().hex}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group for this user: {error}")
+    try:
+        (group / limit).write_text(str(256 * MIB))
+    except OSError as error:
+        group.rmdir()
+        pytest.skip(f"no limit for a control group here: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_half_of_what_the_control_group_allows_is_the_limit(write_shards, tmp_path: Path, memory_group: Path):
+    """In a control group of 256 MiB a stream that needs more than 128 is refused, and runs if allowed 160."""
+    config = stream_config(stage_of(write_shards([100])), fields=ID_ONLY, block_rows=1 << 20)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config.to_document()))
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom o41td import *\n"
+        "Path(sys.argv[2], 'cgroup.procs').write_text(str(os.getpid()))\n"
+        "config = BatchStreamConfig.load(sys.argv[1])\n"
+        "try:\n    open_batch_stream(config)\n"
+        "except MemoryBoundError as error:\n    print(error.limit_bytes, error.needed_bytes)\n"
+        "with open_batch_stream(config.model_copy(update={'memory_limit_bytes': 160 << 20})) as stream:\n"
+        "    print(sum(batch.num_rows for batch in stream))\n"
+    )
+    ended = run_python("-c", code, str(path), str(memory_group))
+    assert (ended.code, ended.err) == (0, "")
+    refused, rows = ended.out.splitlines()
+    limit_bytes, needed_bytes = map(int, refused.split())
+    assert limit_bytes == 128 * MIB
+    assert needed_bytes > limit_bytes
+    assert rows == "100"

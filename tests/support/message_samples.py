@@ -46,7 +46,7 @@ MESSAGES: list[Message] = [
     FooterRead(1, bytes(16), bytes(16), bytes(16), bytes(16), 600, 4096, -1, "v"),
     CountGoesOn(1),
     FooterFailed(1, _ERROR),
-    AttachArena({"num_slots": 3}, [_FIELDS], ["web"], ["parquet"], 1 << 26, {"secret_access_key": "s"}),
+    AttachArena({"num_slots": 3}, [_FIELDS], ["web"], ["parquet"], 1 << 26, 2, {"secret_access_key": "s"}),
     DecodeBlock(1, 0, 2, 10, [2**64 - 1, 0, 4096], True, [[0, "/a", 4096, 1, 10, 0, 10, 80, 0, 0, 10, 0]]),
     PieceBegun(1, 0),
     BlockDecoded(1, 10, 80, 0.5, 0.25, 0.0, [bytes(8)], [_ERROR]),

@@ -58,16 +58,16 @@ def each_decodes(shape: LoaderShape) -> int:
 
 def test_units_read_in_part_count_beside_the_one_that_is_decoded():
     """A unit cut into slices is kept for the next; two windows keep two, and never more than max_row_group_bytes."""
-    sliced = replace(SHAPE, whole_rows=1025)
+    sliced = replace(SHAPE, whole_rows=1025, held_units=3)
     assert each_decodes(sliced) == (47 + 2 * 20) * MIB
-    assert each_decodes(replace(sliced, window_rows=(1,))) == (47 + 20) * MIB
-    assert each_decodes(replace(sliced, window_rows=(1,) * 9)) == (47 + 44) * MIB
+    assert each_decodes(replace(sliced, held_units=2)) == (47 + 20) * MIB
+    assert each_decodes(replace(sliced, held_units=10)) == (47 + 44) * MIB
     assert each_decodes(replace(sliced, whole_bytes=64 * MIB)) == (2 * 64 + 7) * MIB
 
 
 def test_streams_count_instead_where_they_take_more():
     """Two windows may have three streams open, within max_row_group_bytes; a single larger one is open all the same."""
-    small = replace(SHAPE, whole_bytes=0, fetch_bytes=0)
+    small = replace(SHAPE, whole_bytes=0, fetch_bytes=0, held_units=3)
     assert each_decodes(replace(small, stream_bytes=16 * MIB)) == (3 * 16 + 24) * MIB
     assert each_decodes(replace(small, stream_bytes=30 * MIB)) == (64 + 24) * MIB
     assert each_decodes(replace(small, stream_bytes=90 * MIB)) == (90 + 24) * MIB
@@ -77,9 +77,9 @@ def test_streams_count_instead_where_they_take_more():
 @pytest.mark.parametrize(
     ("decoding_bytes", "row_bytes", "num_columns", "expected"),
     [
-        (1 << 40, 8192, 1, 16 * MIB + 7 * MIB // 4),  # two batches of 8 MiB, and what a column keeps
-        (1 << 40, 8192, 60, 16 * MIB + 105 * MIB),
-        (1 << 40, 100 * MIB, 1, 200 * MIB + 7 * MIB // 4),  # a batch has a row at least
+        (1 << 40, 8192, 1, 16 * MIB + 2 * MIB),  # two batches of 8 MiB, and what a column keeps
+        (1 << 40, 8192, 60, 16 * MIB + 120 * MIB),
+        (1 << 40, 100 * MIB, 1, 200 * MIB + 2 * MIB),  # a batch has a row at least
         (1 * MIB, 10, 200, 5 * MIB),  # no more than there is: two batches of it all, and its pages thrice
     ],
 )

@@ -160,6 +160,21 @@ def test_partly_read_groups_of_two_sources_stay(tmp_path):
     pool.close()
 
 
+@pytest.mark.parametrize("limit_bytes", [1 << 20, 1], ids=["whole", "streamed"])
+def test_no_more_partly_read_groups_stay_than_are_read_side_by_side(tmp_path, limit_bytes):
+    """Of five row groups whose ends another worker is given, the last two stay, not five."""
+    pool = ReaderPool(max_row_group_bytes=limit_bytes, max_held_units=2)
+    reader = pool.reader(0, write(tmp_path / "a.parquet", 1500), [ID])
+    before = pa.total_allocated_bytes()
+    held_bytes = []
+    for group in range(5):
+        assert reader.read_rows(group, 0, 10, decoding_bytes=3000)["id"].to_pylist()[0] == group * 300
+        held_bytes.append(pa.total_allocated_bytes() - before)
+    assert held_bytes[0] > 0
+    assert max(held_bytes) <= (2 if limit_bytes > 1 else 1) * held_bytes[0] + 1024
+    pool.close()
+
+
 def test_many_row_groups(tmp_path):
     """33 000 row groups of one row are 33 000 rows in order."""
     path = tmp_path / "a.parquet"
