@@ -35,14 +35,14 @@ from o41td.errors import CheckpointError
 from o41td.plain_json import parse_plain_json, refuse_deep_nesting
 from o41td.source_record import SourceRecord
 
-__all__ = ["CHECKPOINT_FORMAT_VERSION", "Checkpoint", "SourceRecord", "differences", "is_checkpoint_file"]
+__all__ = ["CHECKPOINT_FORMAT_VERSION", "ORDER_KEYS", "Checkpoint", "SourceRecord", "differences", "is_checkpoint_file"]
 
 CHECKPOINT_FORMAT_VERSION = 1
+ORDER_KEYS = ("seed", "lanes", "fields", "stages")  # of a config: what names the rows and their order
 
 _FORMAT = "o41td-checkpoint"
 _HEAD = f'{{\n"format": "{_FORMAT}"'
 _TAIL = re.compile(r'\n"checksum": "([0-9a-f]{16})"\n\}\n\Z', re.ASCII)
-_ORDER_KEYS = ("seed", "lanes", "fields", "stages")
 _MAX_BYTES = 1 << 28  # a million shards take about 65 MB
 _COUNTS = ("batches_yielded", "rows_yielded")
 
@@ -217,7 +217,7 @@ _DOCUMENT_KEYS = tuple(
 
 
 def differences(
-    checkpoint: Checkpoint, config_document: Mapping[str, Any], *, keys: Iterable[str] = _ORDER_KEYS
+    checkpoint: Checkpoint, config_document: Mapping[str, Any], *, keys: Iterable[str] = ORDER_KEYS
 ) -> list[tuple[str, Any, Any]]:
     """How another config differs from a checkpoint's.
 

@@ -100,6 +100,12 @@ def config_error_of(cls: type[ConfigModel], error: ValidationError) -> ConfigErr
         if entry["type"] == "default_factory_not_called":
             continue  # it follows from another problem, which is listed
         problems.extend(_problems_of(cls, entry))
+    told: set[str] = set()
+    for number, (path, text) in enumerate(problems):
+        unknown, names_keys, _ = text.partition("; the keys of a ")
+        if names_keys and text in told:
+            problems[number] = path, unknown  # the keys are listed above
+        told.add(text)
     return ConfigError(f"this {cls.shown_name} does not make sense", problems=dict.fromkeys(problems))
 
 
@@ -225,15 +231,15 @@ def whole_number(low: int, high: int, *, high_name: str | None = None) -> Callab
         high: The greatest value.
         high_name: How an error writes `high`; None for no mention of it.
     """
-    allowed = f"an integer from {low} to {high_name}" if high_name else f"an integer of {low} or more"
+    bounded = f"an integer from {low} to {high_name or high}"
+    allowed = bounded if high_name else f"an integer of {low} or more"
 
     def check(value: object) -> int:
         if isinstance(value, bool) or not hasattr(type(value), "__index__"):
             raise ValueError(f"{_shown(value)} is not an integer; give {allowed}")
         number = operator.index(value)  # type: ignore[arg-type]
         if not low <= number <= high:
-            upper = "" if number < low or high_name else f" up to {high}"
-            raise ValueError(f"{number} is out of range; give {allowed}{upper}")
+            raise ValueError(f"{number} is out of range; give {allowed if number < low else bounded}")
         return number
 
     return check

@@ -85,6 +85,7 @@ class BatchFeed:
                 gatherer.wait_s += time.perf_counter() - start
             if isinstance(found, GatheredBatch):
                 if gatherer.handed_out < ordinal:
+                    gatherer.batches_handed_out += 1
                     gatherer.rows_handed_out += found.num_rows
                     gatherer.handed_out = ordinal
                 if gatherer.is_asleep and gatherer.is_wanted:

@@ -98,9 +98,9 @@ class _Announced:
 class Gatherer:
     """The thread's side of a feed.
 
-    The stream's thread writes `handed_out`, `rows_handed_out`, `wait_s`, `stats_wanted`, `closing` and
-    `is_awaited`, adds to `requested`, and takes from the left of `ready`. The gatherer writes all others, and adds to
-    the right of `ready`.
+    The stream's thread writes `handed_out`, `batches_handed_out`, `rows_handed_out`, `wait_s`, `stats_wanted`,
+    `closing` and `is_awaited`, adds to `requested`, and takes from the left of `ready`. The gatherer writes all others,
+    and adds to the right of `ready`.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class Gatherer:
         """`restart` makes a new loader in place of a dead one; `buffers(stage)` owns the memory of its batches."""
         self.requested: deque[tuple[int, Place]] = deque()
         self.handed_out = -1  # ordinal of the last batch that the loop was given
+        self.batches_handed_out = 0  # and rows: of all places that were served
         self.rows_handed_out = 0
         self.wait_s = 0.0
         self.stats_wanted = 0
@@ -308,6 +309,7 @@ class Gatherer:
                 generation=self._generation,
                 gathered=self._gathered,
                 delivered=max(0, self.handed_out + 1 - self._gathered_before),
+                batches=self.batches_handed_out,
                 rows=self.rows_handed_out,
                 wait_s=self.wait_s,
                 dropped_rows=dropped_rows,

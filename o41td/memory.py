@@ -265,12 +265,13 @@ class MemoryBound:
         """How one term comes about, in the words of the settings."""
         shape = self.shape
         batch = human_bytes(batch_bytes_of(shape.field_row_bytes, shape.batch_size))
+        workers = f"{shape.threads} worker{'' if shape.threads == 1 else 's'}"
         stories = {
             "arena": f"{shape.num_slots} slots of {shape.block_rows} rows ({human_bytes(shape.slot_bytes)})",
-            "decode": f"{shape.threads} workers, {human_bytes(_decode_bytes_of(shape))} each",
+            "decode": f"{workers}, {human_bytes(_decode_bytes_of(shape))} each",
             "batches": f"{_batches_of(shape)} batches of {shape.batch_size} rows ({batch})",
             "plan": f"{shape.num_units} units, {sum(shape.window_rows)} rows in {len(shape.window_rows)} windows",
-            "processes": f"1 coordinator, {shape.threads} workers",
+            "processes": f"1 coordinator, {workers}",
         }
         return stories.get(term, "")
 

@@ -182,7 +182,7 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
             raise _Refused(label, f"column {label!r} has type {found.type}, {why}")
     axes = f"field {field.name!r} has shape {list(field.shape)}" if field.shape else f"field {field.name!r} is a scalar"
     if kind == "values" and not _depth_fits(num_lists, field.shape):
-        wants = "give the field a length or shape" if not field.shape else "the list levels must not outnumber the axes"
+        wants = _depth_wanted(num_lists, field.shape)
         raise _Refused(label, f"column {label!r} has type {found.type}, but {axes}: {wants}")
     if kind == "values" and num_lists and sizes[-1:] and sizes[-1] is not None and not pa.types.is_null(leaf_type):
         inner = math.prod(field.shape[num_lists:])
@@ -204,6 +204,15 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
 
 def _depth_fits(num_lists: int, shape: tuple[int, ...]) -> bool:
     return num_lists == 0 if not shape else 1 <= num_lists <= len(shape)
+
+
+def _depth_wanted(num_lists: int, shape: tuple[int, ...]) -> str:
+    """What to change where `_depth_fits` says no."""
+    if not shape:
+        return "give the field a length or shape"
+    if num_lists == 0:
+        return "a column without lists gives one value a row; leave length and shape out"
+    return "the list levels must not outnumber the axes"
 
 
 def _only(candidates: list[_Found], name: str) -> _Found:

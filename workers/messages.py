@@ -225,12 +225,13 @@ class ServeFrom(NamedTuple):
 class BatchesGathered(NamedTuple):
     """The first `gathered` batches of this generation are out of the arena.
 
-    `delivered` of them were handed out; `rows` and `wait_s` are the stream's, over all generations.
+    `delivered` of them were handed out; `batches`, `rows` and `wait_s` are the stream's, over all generations.
     """
 
     generation: int
     gathered: int
     delivered: int
+    batches: int
     rows: int
     wait_s: float
     dropped_rows: int

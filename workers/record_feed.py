@@ -189,8 +189,11 @@ class GzipLines(RecordFeed):
         try:
             chunk = self._text.read(_CHUNK_BYTES)
         except (EOFError, igzip_lib.IsalError, gzip.BadGzipFile) as error:  # type: ignore[misc]  # stubs: no class
-            what = "the shard ends early, in the middle of its gzip stream" if isinstance(error, EOFError) else error
-            raise UnreadableRecord(self.position, str(what)) from error
+            if isinstance(error, EOFError):
+                why = "the shard ends early, in the middle of its gzip stream"
+            else:
+                why = f"the shard is no readable gzip: {error}"
+            raise UnreadableRecord(self.position, why) from error
         self.text_bytes += len(chunk)
         if self._is_first and chunk:
             self._is_first = False

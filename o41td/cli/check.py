@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from o41td.cli.progress import opening_shown
-from o41td.cli.wording import bytes_text, duration_text
+from o41td.cli.wording import duration_text
+from o41td.memory import human_bytes
 
 __all__ = ["check_view", "show_check"]
 
@@ -62,7 +63,7 @@ def check_view(record: Mapping[str, Any]) -> RenderableType:
         table.add_row(Text(probe["state"], style=style), Text(probe["group"]), Text(probe["name"]), found)
     parts: list[RenderableType] = [table]
     if record["bound_bytes"] is not None:
-        text = f"\nmemory at most {bytes_text(record['bound_bytes'])}"
+        text = f"\nmemory at most {human_bytes(record['bound_bytes'])}"
         if record["first_batch_s"] is not None:
             text += f"; first batch after about {duration_text(record['first_batch_s'])}"
         parts.append(Text(text))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from o41td.cli.progress import opening_shown
-from o41td.cli.wording import bytes_text, count_text
+from o41td.cli.wording import bytes_text, count_text, counted_text
 from o41td.index import SourceIndex
 
 __all__ = ["index_record", "show_index"]
@@ -73,7 +73,7 @@ def _view(records: Sequence[dict[str, Any]]) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("shard", overflow="fold")
     for record in records:
-        name = Text(f"{record['source']}: {count_text(len(record['shards']))} shards", style="bold")
+        name = Text(f"{record['source']}: {counted_text(len(record['shards']), 'shard')}", style="bold")
         table.add_row(*_numbers(record), name)
         for shard in record["shards"][:_MOST_SHARDS_SHOWN]:
             table.add_row(*_numbers(shard), Text(shard["uri"]))

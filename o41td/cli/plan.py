@@ -14,7 +14,7 @@ from rich.text import Text
 
 from o41td.cli.plot import check_plot, plot_curriculum
 from o41td.cli.progress import opening_shown
-from o41td.cli.wording import bytes_text, count_text, share_text
+from o41td.cli.wording import bytes_text, count_text, counted_text, share_text
 from o41td.memory import human_bytes
 
 __all__ = ["differences_view", "plan_view", "show_plan"]
@@ -148,11 +148,13 @@ def _stage_heading(stage: Mapping[str, Any]) -> Text:
         heading.append(f", shuffled within {count_text(stage['shuffle_buffer_rows'])}")
     if not stage["infinite"]:
         if stage["steps_per_rank"] != stage["batches"]:
-            heading.append(f"\n  {count_text(stage['steps_per_rank'])} batches for each rank")
+            heading.append(f"\n  {counted_text(stage['steps_per_rank'], 'batch', 'batches')} for each rank")
         if stage["excluded_batches"]:
-            heading.append(f"\n  {count_text(stage['excluded_batches'])} batches excluded")
+            heading.append(f"\n  {counted_text(stage['excluded_batches'], 'batch', 'batches')} excluded")
         if stage["dropped_rows_all_ranks"]:
-            heading.append(f"\n  {count_text(stage['dropped_rows_all_ranks'])} rows dropped at the end, over all ranks")
+            heading.append(
+                f"\n  {counted_text(stage['dropped_rows_all_ranks'], 'row')} dropped at the end, over all ranks"
+            )
     sources = stage["sources"]
     requests = sum(source["requests"] for source in sources)
     epoch = "an epoch" if stage["infinite"] else "in all"

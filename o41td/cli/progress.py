@@ -102,7 +102,7 @@ class _LegMeter:
         """Rows a second, bytes a second, share of the time spent waiting."""
         elapsed_s = 0.0 if self._start_s is None else time.monotonic() - self._start_s
         if elapsed_s <= 0:
-            return "– rows/s", "– /s", "wait –"
+            return "– rows/s", "– B/s", "wait –"
         rows, nbytes, wait_s = (getattr(self._figures, name) - before for name, before in self._before.items())
         wait = share_text(wait_s, elapsed_s)
         return f"{count_text(rows / elapsed_s)} rows/s", f"{bytes_text(nbytes / elapsed_s)}/s", f"wait {wait}"

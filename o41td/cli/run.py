@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,11 +112,13 @@ def _opened(
 ) -> BatchStream:
     """The stream, from its beginning or from a checkpoint of the same config.
 
+    What may change on a resume (threads, memory, `on_bad_data`, …) is as `config` has it, not as it was.
+
     Raises:
         CheckpointError: The checkpoint is of another config.
     """
     from o41td import Checkpoint, CheckpointError, open_batch_stream, resume_batch_stream
-    from o41td.checkpoint import differences
+    from o41td.checkpoint import ORDER_KEYS, differences
 
     if resume_path is None:
         return open_batch_stream(config, rank=rank, world_size=world_size, progress=on_footer)
@@ -128,6 +131,10 @@ def _opened(
             differences=differing,
             advice="Resume with the config it was taken under",
         )
+    kept = {key: checkpoint.config[key] for key in ORDER_KEYS}
+    checkpoint = replace(
+        checkpoint, config=config.to_document() | kept | {"exclude": checkpoint.config.get("exclude", [])}
+    )
     return resume_batch_stream(checkpoint, rank=rank, world_size=world_size, exclude=config.exclude, progress=on_footer)
 
 

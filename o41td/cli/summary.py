@@ -8,7 +8,15 @@ from typing import Any
 
 from rich.console import Console
 
-from o41td.cli.wording import bytes_text, count_text, digest_text, duration_text, share_text, speed_text
+from o41td.cli.wording import (
+    bytes_text,
+    count_text,
+    counted_text,
+    digest_text,
+    duration_text,
+    share_text,
+    speed_text,
+)
 from o41td.memory import human_bytes
 
 __all__ = ["print_demo_summary", "print_run_summary"]
@@ -57,7 +65,10 @@ def print_demo_summary(console: Console, record: dict[str, Any], *, num_workers:
     within = memory["peak_bytes"] <= memory["bound_bytes"]
     lines = [
         ("delivered", f"{delivered}, {bytes_text(record['bytes'])}{dropped}"),
-        ("speed", f"{speed_text(record['rows_per_s'], record['bytes_per_s'], 1)} with {num_workers} workers"),
+        (
+            "speed",
+            f"{speed_text(record['rows_per_s'], record['bytes_per_s'], 1)} with {counted_text(num_workers, 'worker')}",
+        ),
         ("first batch", f"{opened} after open, {resumed} after resume"),
         ("waiting", f"{share_text(record['wait_fraction'], 1)} of the time: nothing is trained between batches"),
         ("memory", f"{peak} at most, {'within' if within else '[red]above[/red]'} the bound of {bound}"),

@@ -47,7 +47,7 @@ class TraceQuestion:
             if value is not None
         ]
         if len(asked) != 1:
-            given = " and ".join(asked) or "none of them is given"
+            given = f"{' and '.join(asked)} are given" if asked else "none of them is given"
             raise UsageProblem(f"give one of --batch G, --step K and --shard PATH --row N; {given}")
         if (self.shard is None) != (self.row is None):
             raise UsageProblem("--shard and --row go together")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "count_text", "digest_text", "duration_text", "share_text", "speed_text"]
+__all__ = ["bytes_text", "count_text", "counted_text", "digest_text", "duration_text", "share_text", "speed_text"]
 
 
 def bytes_text(num_bytes: float) -> str:
@@ -18,6 +18,11 @@ def bytes_text(num_bytes: float) -> str:
 def count_text(count: float) -> str:
     """A whole number with its thousands apart: "98,304"."""
     return f"{count:,.0f}"
+
+
+def counted_text(count: int, one: str, many: str = "") -> str:
+    """A number of things: "1 shard", "1,024 shards", "2 batches"."""
+    return f"{count_text(count)} {one if count == 1 else many or f'{one}s'}"
 
 
 def speed_text(rows: float, num_bytes: float, seconds: float) -> str:

@@ -60,7 +60,6 @@ class LoaderFigures:
         self._at: _Position | None = None
         self._seen: dict[int, tuple[StageOrder, int]] = {}  # each stage visited, and its position when it was left
         self._delivered = 0
-        self._delivered_before = 0
         self._dropped_rows = 0
         self._since_s = 0.0
         self._batch_s = 0.0
@@ -69,7 +68,6 @@ class LoaderFigures:
         """A rank was served from a new place on."""
         if self._at is not None:
             self._seen[self._at.served.stage] = self._at.order, self._at.number(self._delivered)
-        self._delivered_before += self._delivered
         self._delivered = self._dropped_rows = 0
         self._at = _Position(message, order, excluded)
         if not self._since_s:
@@ -81,8 +79,7 @@ class LoaderFigures:
             self._batch_s = time.monotonic()
         self._delivered = message.delivered
         self._dropped_rows = message.dropped_rows
-        batches = self._delivered_before + message.delivered
-        self._counts.update(batches=batches, rows=message.rows, wait_s=message.wait_s)
+        self._counts.update(batches=message.batches, rows=message.rows, wait_s=message.wait_s)
 
     def note_decoded(self, worker: int, stage: int, source: int, message: BlockDecoded) -> None:
         """A worker has decoded a block of a source."""

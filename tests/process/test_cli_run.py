@@ -208,6 +208,26 @@ def test_damaged_data_is_an_error_behind_the_last_good_batch(
     assert o41td_package.Checkpoint.load(saved).batches_yielded == 10
 
 
+def test_a_resume_takes_what_may_change_from_the_config(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """Who met damaged data may set `on_bad_data` and go on from the checkpoint that was saved."""
+    good, bad = write_shards([80, 80], row_group_rows=80)
+    damaged = bytearray(bad.read_bytes())
+    damaged[4:200] = bytes(196)
+    bad.write_bytes(damaged)
+    stage = {"batch_size": 8, "sources": [("web", [good, bad], 1.0)]}
+    strict = toml_config(tmp_path / "strict.toml", [stage], threads=1, block_rows=80)
+    lenient = tmp_path / "lenient.toml"
+    quarantine = tmp_path / "quarantine.jsonl"
+    settings = f"on_bad_data = 'replace'\nbad_data_budget = 0.5\nquarantine_file = '{quarantine}'\n"
+    lenient.write_text(settings + strict.read_text())
+    saved = tmp_path / "saved.json"
+    assert o41td("run", strict, "--checkpoint", saved).code == 1
+    rest = o41td("run", lenient, "--resume", saved, "--json")
+    assert rest.code == 0, rest.err
+    assert last_line_of(rest.out)["rows"] == 80  # the other 80 came before the damage
+    assert quarantine.exists()
+
+
 def test_a_reader_that_leaves_is_no_error(curriculum: Path) -> None:
     """`o41td plan … | true` says nothing on stderr."""
     quoted = " ".join(f"'{word}'" for word in command("plan", curriculum, "--json"))

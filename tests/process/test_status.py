@@ -61,6 +61,18 @@ def test_a_rank_is_told_by_step_batch_and_share_of_its_stage(module_shards):
         assert (rank["step"], rank["batch"], rank["stage_batch"]) == (4, 5, 5)
 
 
+def test_batches_and_rows_are_counted_through_every_move(module_shards):
+    """A seek starts no count anew or short: three batches of 4, then two, are five and 20 rows."""
+    with open_batch_stream(stream_config(stage_of(module_shards([40], name="moves"), batch_size=4))) as stream:
+        for _ in range(3):
+            assert stream.next() is not None
+        stream.seek(0)
+        for _ in range(2):
+            assert stream.next() is not None
+        (rank,) = when_told(stream, 5)["ranks"]
+        assert (rank["batches"], rank["rows"], rank["step"]) == (5, 20, 2)
+
+
 def test_sources_of_an_endless_stage_count_their_epochs(module_shards):
     """Rows of 10 and 40 in equal shares, batches of 4: behind 15 batches the small one has given 3 epochs of 10."""
     small, large = module_shards([10], name="small"), module_shards([40], name="large")

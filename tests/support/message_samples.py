@@ -54,7 +54,7 @@ MESSAGES: list[Message] = [
     Retire(),
     OpenLoader({"seed": 2**64 - 1}, {"region": "eu"}, 0, 1, None, [{"stage": 0}], False, "pid1-rank0"),
     ServeFrom(1, 0, 2, 0, 2**40, 2**40),
-    BatchesGathered(1, 16, 15, 480, 0.5, 0),
+    BatchesGathered(1, 16, 15, 15, 480, 0.5, 0),
     StatsRequest(1),
     OpenProgress(1, 9),
     LoaderOpened({"num_slots": 3}, [{"name": "web"}], {"total": 1}, "shm", ["a notice"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from o41td.cli.wording import bytes_text, count_text, digest_text, duration_text, share_text, speed_text
+from o41td.cli.wording import bytes_text, count_text, counted_text, digest_text, duration_text, share_text, speed_text
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,21 @@ def test_durations(seconds: float, text: str) -> None:
 def test_shares(part: float, whole: float, text: str) -> None:
     """A small share is not shown as nothing."""
     assert share_text(part, whole) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "text"),
+    [
+        (0, ("shard",), "0 shards"),
+        (1, ("shard",), "1 shard"),
+        (1024, ("shard",), "1,024 shards"),
+        (1, ("batch", "batches"), "1 batch"),
+        (2, ("batch", "batches"), "2 batches"),
+    ],
+)
+def test_things_are_counted_in_their_own_number(count: int, words: tuple[str, ...], text: str) -> None:
+    """One thing is told in the singular, none and many in the plural."""
+    assert counted_text(count, *words) == text
 
 
 def test_counts_speeds_and_digests() -> None:

@@ -190,6 +190,7 @@ def test_seeds_that_work(seed):
         (document(threads=0), "threads", "0 is out of range; give an integer of 1 or more"),
         (document(threads=True), "threads", "True is not an integer"),
         (document(threads=2.0), "threads", "2.0 is not an integer"),
+        (document(threads=1025), "threads", "1025 is out of range; give an integer from 1 to 1024"),
         (document(lookahead=0), "lookahead", "0 is out of range"),
         (document(prefetch_batches=-1), "prefetch_batches", "-1 is out of range"),
         (document(prefetchBatches=-1), "prefetchBatches", "-1 is out of range"),
@@ -466,3 +467,11 @@ def test_coordinator_side_modules_import_no_pydantic():
         "print('pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_the_keys_of_a_config_are_listed_once() -> None:
+    """A document of another kind is refused without the same list behind each of its keys."""
+    with pytest.raises(ConfigError) as caught:
+        BatchStreamConfig.from_document(document(zzzz=1, yyyy=2))
+    assert [path for path, _text in caught.value.problems] == ["zzzz", "yyyy"]
+    assert str(caught.value).count("the keys of a config are") == 1

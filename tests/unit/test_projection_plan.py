@@ -48,6 +48,14 @@ def test_doubled_name_is_ambiguous():
     assert plan_projection(schema, [field("y")]).column_indices == (2,)
 
 
+def test_a_scalar_column_in_a_shaped_field_says_what_to_leave_out():
+    """One value a row fills no axis: the error says so, and speaks of no lists."""
+    schema = pa.schema([("c", pa.int64())])
+    with pytest.raises(SchemaError, match="leave length and shape out") as caught:
+        plan_projection(schema, [field("c", "i64", (4,))])
+    assert "list levels" not in str(caught.value)
+
+
 def test_all_problems_in_one_error():
     """One error names every column that does not fit, its type and what is accepted."""
     schema = pa.schema([("input_ids", pa.list_(pa.int32())), ("text", pa.string()), ("when", pa.timestamp("us"))])

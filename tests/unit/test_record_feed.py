@@ -105,6 +105,12 @@ def test_a_frame_without_a_content_size_is_read() -> None:
     assert all_of(frames_feed(data)) == [b"abc", b"d"]
 
 
+def test_what_is_no_gzip_is_said_to_be_none() -> None:
+    """A shard of another format is refused in words that say what it is not."""
+    with pytest.raises(UnreadableRecord, match="no readable gzip"):
+        all_of(lines_feed(b"PAR1 and more"))
+
+
 def test_a_gzip_stream_that_is_cut_short_names_the_record() -> None:
     """What lies before the damage is given out, then the first record that cannot be had is named."""
     whole = gzip.compress(b"".join(b"%d\n" % i for i in range(200_000)), 1)
