@@ -31,12 +31,14 @@ from typing import Any
 from o41td.encodings import ENCODINGS
 from o41td.errors import ConfigError
 from o41td.listing import is_local, local_path_of
+from o41td.plain_json import parse_plain_json
 
 __all__ = ["Manifest", "ManifestShard", "ManifestSplit", "ManifestStage", "parse_manifest", "read_manifest"]
 
 VERSION = 1
 
 _MAX_PROBLEMS = 20
+_MAX_BYTES = 1 << 29  # a million shards with all that may be said of them, in a split and in a stage
 _MOST = 2**63 - 1
 
 
@@ -126,9 +128,9 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
         ConfigError: They are no manifest; every problem names split, stage and shard.
     """
     try:
-        document = json.loads(data, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the manifest is no JSON: {error}", where=uri) from None
+        document = parse_plain_json(data, max_bytes=_MAX_BYTES)
+    except ValueError as error:
+        raise ConfigError(f"the manifest is no JSON, or not plain: {error}", where=uri) from None
     reading = _Reading(uri)
     manifest = reading.manifest(document)
     if reading.problems:
@@ -147,7 +149,7 @@ def _bytes_of(uri: str) -> bytes:
         )
     try:
         with open(local_path_of(uri), "rb") as file:
-            return file.read()
+            return file.read(_MAX_BYTES + 1)  # one byte too many is told as such
     except OSError as error:
         raise ConfigError(
             f"the manifest cannot be read: {error.strerror or error}", where=uri, advice="Check the path"
@@ -296,16 +298,3 @@ def _is_count(value: object) -> bool:
 def _shown(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {twice!r} stands twice in one object")
-    return table
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")

@@ -1,72 +1,37 @@
-"""One plausible message of each type, and strategies that spoil them."""
+"""One message of each type, made from its annotations, and strategies that spoil them."""
 
 from __future__ import annotations
 
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from o41td.workers.messages import (
-    MESSAGE_TYPES,
-    AttachArena,
-    BatchesGathered,
-    BatchesReady,
-    BlockDecoded,
-    BlockFailed,
-    CountGoesOn,
-    DecodeBlock,
-    FooterFailed,
-    FooterRead,
-    LoaderFailed,
-    LoaderNotice,
-    LoaderOpened,
-    LoaderPlanned,
-    Message,
-    OpenLoader,
-    OpenProgress,
-    PieceBegun,
-    ReadFooter,
-    Retire,
-    ServeFrom,
-    StatsReply,
-    StatsRequest,
-    StreamEnded,
-    StreamFailed,
-    WorkerReady,
-)
+from o41td.workers.messages import MESSAGE_TYPES, BatchesReady, Message
 
 __all__ = ["MESSAGES", "spoilt", "wire_values"]
 
-_ERROR = {"kind": "CorruptDataError", "fields": {"detail": "torn", "row": 3}, "notes": ["also"]}
-_FIELDS = [{"name": "x", "dtype": "f32", "pad": float("inf")}]
 
-MESSAGES: list[Message] = [
-    WorkerReady(5),
-    ReadFooter(1, "web", "/data/\udcff.parquet", "parquet", None, 1 << 26, _FIELDS, None),
-    FooterRead(1, bytes(16), bytes(16), bytes(16), bytes(16), 600, 4096, -1, "v"),
-    CountGoesOn(1),
-    FooterFailed(1, _ERROR),
-    AttachArena({"num_slots": 3}, [_FIELDS], ["web"], ["parquet"], 1 << 26, 2, {"secret_access_key": "s"}),
-    DecodeBlock(1, 0, 2, 10, [2**64 - 1, 0, 4096], True, [[0, "/a", 4096, 1, 10, 0, 10, 80, 0, 0, 10, 0]]),
-    PieceBegun(1, 0),
-    BlockDecoded(1, 10, 80, 0.5, 0.25, 0.0, [bytes(8)], [_ERROR]),
-    BlockFailed(1, [bytes(16)], [_ERROR]),
-    Retire(),
-    OpenLoader({"seed": 2**64 - 1}, {"region": "eu"}, 0, 1, None, [{"stage": 0}], False, "pid1-rank0"),
-    ServeFrom(1, 0, 2, 0, 2**40, 2**40),
-    BatchesGathered(1, 16, 15, 15, 480, 0.5, 0),
-    StatsRequest(1),
-    OpenProgress(1, 9),
-    LoaderOpened({"num_slots": 3}, [{"name": "web"}], {"total": 1}, "shm", ["a notice"]),
-    LoaderPlanned([{"name": "web"}], {"total": 1}, []),
-    LoaderFailed(_ERROR),
-    BatchesReady(3, 0, [1, 2], [2, 1], [2**64 - 1, 0], [True, False], bytes(24)),
-    StreamEnded(1, 7),
-    StreamFailed(1, _ERROR),
-    LoaderNotice("worker 0 is replaced"),
-    StatsReply(1, {"ranks": [], "nan": [1.5, None]}),
-]
-assert [type(message) for message in MESSAGES] == list(MESSAGE_TYPES)
+def _sample_of(hint: Any) -> Any:
+    """A value that an annotation allows: large numbers, a file name that is no text, bytes of three int64."""
+    plain = {int: 2**64 - 1, bool: True, float: 0.25, str: "/data/\udcff.parquet", bytes: bytes(24), Any: [None, 1.5]}
+    if hint in plain:
+        return plain[hint]
+    if hint == dict[str, Any]:
+        return {"pad": float("inf"), "é": [-(2**63), {"x": None}]}
+    if get_origin(hint) is UnionType:
+        return _sample_of(get_args(hint)[0])
+    assert get_origin(hint) is list, hint
+    return [_sample_of(get_args(hint)[0])] * 2
+
+
+def _message_of(kind: type[Message]) -> Message:
+    if kind is BatchesReady:  # its columns must fit one another
+        return BatchesReady(3, 0, [1, 2], [2, 1], [2**64 - 1, 0], [True, False], bytes(24))
+    return kind(**{name: _sample_of(hint) for name, hint in get_type_hints(kind).items()})
+
+
+MESSAGES: list[Message] = [_message_of(kind) for kind in MESSAGE_TYPES]
 
 
 def wire_values() -> st.SearchStrategy[Any]:

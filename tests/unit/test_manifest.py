@@ -128,7 +128,10 @@ def test_what_contradicts_itself_is_refused_with_its_place(path: str, value: Any
         (b'{"version": NaN}', "NaN"),
         (b'{"version": 1, "version": 1}', "'version' stands twice"),
         (b"\xff\xfe\xfa", "no JSON"),
-        (b"[" * 200_000, "no JSON"),
+        (b"[" * 200_000, "levels deep"),
+        (b'{"version": ' + b"[" * 100 + b"]" * 100 + b"}", "levels deep"),
+        (b'{"version": 1e999}', "too large"),
+        (b'{"version": ' + b"9" * 5000 + b"}", "digits"),
     ],
 )
 def test_what_is_no_manifest_is_refused(data: bytes, told: str) -> None:
