@@ -45,15 +45,16 @@ _SILENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderRequest:
-    """What a loader is asked for; `expected_sources` and `known_sources` as in `OpenLoader`."""
+    """What a loader is asked for; `expected_sources`, `known_sources` and `config` as in `OpenLoader`."""
 
     job: StreamJob
-    rank: int
+    ranks: tuple[int, ...]
     world_size: int
     name: str
     storage: dict[str, Any] | None = field(default=None, repr=False)
     known_sources: list[dict[str, Any]] | None = None
     expected_sources: list[dict[str, Any]] | None = None
+    config: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +164,13 @@ def _begin(request: LoaderRequest, *, plan_only: bool) -> tuple[ChildProcess, Ch
             OpenLoader(
                 job=request.job.to_record(),
                 storage=request.storage,
-                rank=request.rank,
+                ranks=list(request.ranks),
                 world_size=request.world_size,
                 known_sources=request.known_sources,
                 expected_sources=request.expected_sources,
                 plan_only=plan_only,
                 name=request.name,
+                config=request.config,
             )
         )
     except ChannelClosed:
