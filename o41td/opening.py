@@ -148,7 +148,7 @@ def _open(
         config=config,
         job=request.job,
         loader=loader,
-        restart=lambda: start_loader(known),
+        restart=lambda _is_given_up: start_loader(known),
         rank=request.ranks[0],
         world_size=request.world_size,
         start=start,

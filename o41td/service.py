@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from o41td.errors import CoordinatorError, error_from_record
 from o41td.index import SourceIndex
@@ -70,6 +70,8 @@ class PlannedLoader:
 class Loader:
     """A running coordinator and this process's mapping of its arena."""
 
+    max_deaths_without_progress: ClassVar[int] = 1
+
     process: ChildProcess
     channel: Channel
     log: ChildLog
@@ -78,6 +80,15 @@ class Loader:
     sources: tuple[SourceIndex, ...]
     bound: dict[str, Any]
     notices: tuple[str, ...]
+
+    @property
+    def coordinator_pid(self) -> int:
+        """The coordinator's process id."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """Kills the coordinator, which is heard of as its death."""
+        self.process.kill()
 
     def end(self) -> str:
         """Ends the coordinator (its workers end with it) and returns how it had ended, with what it wrote to its log.

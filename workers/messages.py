@@ -194,7 +194,7 @@ class OpenLoader(NamedTuple):
 
     `job` is a StreamJob record. `known_sources` are source index records from an earlier coordinator of the same stream
     (then nothing is read again), `expected_sources` what a checkpoint says the shards must be. `config` is the config's
-    document where `ranks` are served to whoever joins by the loader's name; where it is None, the owner is the one rank.
+    document where `ranks` are served to whoever joins by the loader's name; None where the owner is the one rank.
     """
 
     job: dict[str, Any]

@@ -1,8 +1,8 @@
 """Who listens to a loader: for each rank that is there one consumer, heard and told by its rank.
 
-A private loader has one, its owner, from its start to its end. Those of a served loader come and go: each has a rank as
-long as its connection lasts, and whoever comes for a rank that is taken is told who has it. Nobody waits for a consumer:
-one that does not read what it asked for, or sends what makes no sense, is hung up on.
+A private loader has one, its owner, from its start to its end. Those of a served loader come and go: each has a rank
+as long as its connection lasts, and whoever comes for a rank that is taken is told who has it. Nobody waits for a
+consumer: one that does not read what it asked for, or sends what makes no sense, is hung up on.
 """
 
 from __future__ import annotations
@@ -111,9 +111,8 @@ class Audience:
             return
         try:
             for message in consumer.channel.receive_available():
-                if consumer.is_dismissed:
-                    raise ChannelClosed("hung up on")
-                self._on_message(consumer, message)
+                if not consumer.is_dismissed:
+                    self._on_message(consumer, message)
         except ChannelClosed:
             self._lose(consumer)
 

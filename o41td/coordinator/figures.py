@@ -54,7 +54,7 @@ class _Position:
 
 @dataclass(slots=True)
 class _RankFigures:
-    """How far a rank is: `delivered` batches since `at`, and `delivered_before` that; `batch_s` is when the last came."""
+    """How far a rank is: `delivered` batches since `at`, `delivered_before` that, the last of them at `batch_s`."""
 
     at: _Position
     batch_s: float
@@ -202,7 +202,9 @@ class LoaderFigures:
             "blocks_decoded": state.blocks_decoded,
             "blocks_evicted": state.blocks_evicted,
             "decoded_bytes": int(self._counts["decoded_bytes"]),
-            "decoded_rows": sum(int(count) for name, count in self._counts.items() if name.startswith("rows of source")),
+            "decoded_rows": sum(
+                int(count) for name, count in self._counts.items() if name.startswith("rows of source")
+            ),
             **{work: self._counts[work] for work in _WORK},
         }
 

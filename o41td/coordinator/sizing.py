@@ -4,9 +4,9 @@ Arena slots hold, for the stage that needs most: every open window's live rows, 
 flight, and the blocks of resident sources; and never fewer than one batch may lie in, without which no eviction helps.
 
 Resident sources (infinite stages only) take at most half of what the bound leaves under the limit, and at most
-`_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch. Ranks of one host may have a loader each,
-so the cap is shared among up to eight. A source that takes no more slots whole than its windows would is always resident:
-so is a tiny one, each of whose epochs would be a block of its own.
+`_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch. Ranks of one host may have a loader
+each, so the cap is shared among up to eight. A source that takes no more slots whole than its windows would is always
+resident: so is a tiny one, each of whose epochs would be a block of its own.
 
 Ranks that one loader serves share the windows of the lanes that they have in common, and no batch of one may take the
 last slots from another's: each has room for its own.
