@@ -151,10 +151,11 @@ class LoaderFigures:
         workers: Iterable[PooledWorker],
         reading: Mapping[int, dict[str, Any]],
         sources: Sequence[Sequence[SourceIndex]],
+        served_ranks: Sequence[int] | None,
     ) -> dict[str, Any]:
         """Returns everything as one record (a new dict of plain values).
 
-        `reading` says what busy workers read, `sources[stage]` are those of a stage.
+        `reading` says what busy workers read, `sources[stage]` are those of a stage, `served_ranks` may join by name.
 
         Blocks: on /proc, for a few milliseconds.
         """
@@ -190,6 +191,7 @@ class LoaderFigures:
                 | _rank_rates(number, max(1e-9, elapsed_s), growth, size.layout.row_bytes)
                 for number, rank in sorted(self._ranks.items())
             ],
+            "served_ranks": None if served_ranks is None else list(served_ranks),
             "sources": [self._source(source, growth) for source in every],
             "memory": {
                 "bound_bytes": size.bound.total_bytes,

@@ -582,6 +582,7 @@ class LoaderServer:
             workers=workers,
             reading={worker: self._addresses.place_of(at, for_s) for worker, at, for_s in self._state.current_blocks()},
             sources=self._by_stage,
+            served_ranks=self._request.ranks if self._is_served else None,
         )
 
 
