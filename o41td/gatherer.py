@@ -287,6 +287,8 @@ class Gatherer:
             else:
                 part[...] = self._regions[name][run]
             arrays[name] = part
+        if self.loader.is_lost:
+            raise ChannelClosed("hung up on while a batch was gathered")
         ordinal = self._gathered_before + self._gathered
         self._gathered += 1
         self._deaths_without_progress = 0

@@ -73,6 +73,11 @@ class JoinedLoader:
     job: StreamJob
     world_size: int
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether our rows in the arena may have been given to others: only behind the end of the conversation."""
+        return self.channel.is_hung_up
+
     def end(self) -> str:
         """Leaves; the loader goes on, and the rank is free. Returns what can be said of it. Idempotent."""
         self.channel.close()
@@ -112,7 +117,7 @@ def join_loader(name: str, rank: int, *, progress: Progress | None = None) -> Jo
         if entry is None:
             raise ConnectError(f"no loader is served under the name {name!r}", advice=_advice())
         try:
-            return _joined(entry, rank, progress)
+            return _joined(entry, rank, progress, lambda: False)
         except _NobodyThere as problem:
             if time.monotonic() > deadline_s:
                 raise ConnectError(
@@ -137,7 +142,7 @@ def rejoin_loader(before: JoinedLoader, rank: int, *, wait_s: float, is_given_up
         entry = served_loader(before.name)
         if entry is not None:
             with contextlib.suppress(_NobodyThere):
-                loader = _joined(entry, rank, None)
+                loader = _joined(entry, rank, None, is_given_up)
                 try:
                     _refuse_another_stream(before, loader)
                 except BaseException:
@@ -164,19 +169,20 @@ def _advice() -> str:
     return f"{told}. One is started by `o41td serve CONFIG --name NAME`"
 
 
-def _joined(entry: LoaderEntry, rank: int, progress: Progress | None) -> JoinedLoader:
+def _joined(entry: LoaderEntry, rank: int, progress: Progress | None, is_given_up: Callable[[], bool]) -> JoinedLoader:
     """Says who we are and waits until the loader is open.
 
     Raises:
         _NobodyThere: It has gone, or does not answer.
+        StreamClosedError: It was given up.
         O41Error: It said no.
     """
     channel = _called(entry)
     try:
         channel.send(JoinLoader(rank))
-        joined = _await(channel, LoaderJoined, _ANSWER_S, progress)
+        joined = _await(channel, LoaderJoined, _ANSWER_S, progress, is_given_up)
         job = StreamJob.from_record(joined.job)
-        opened = _await(channel, LoaderOpened, max(_ANSWER_S, job.stall_timeout_s), progress)
+        opened = _await(channel, LoaderOpened, max(_ANSWER_S, job.stall_timeout_s), progress, is_given_up)
         descriptor = channel.take_descriptor()
         try:
             layout = ArenaLayout.from_record(opened.layout)
@@ -219,9 +225,20 @@ def _called(entry: LoaderEntry) -> Channel:
     return Channel(connection, blocking=True)
 
 
-def _await(channel: Channel, kind: type[M], timeout_s: float, progress: Progress | None) -> M:
+def _await(
+    channel: Channel, kind: type[M], timeout_s: float, progress: Progress | None, is_given_up: Callable[[], bool]
+) -> M:
+    heard_s = time.monotonic()
     while True:
-        message = channel.receive(timeout_s)
+        try:
+            message = channel.receive(_LOOK_AGAIN_S)
+        except TimeoutError:
+            if is_given_up():
+                raise StreamClosedError from None
+            if time.monotonic() - heard_s > timeout_s:
+                raise
+            continue
+        heard_s = time.monotonic()
         if isinstance(message, kind):
             return message
         match message:

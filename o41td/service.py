@@ -86,6 +86,11 @@ class Loader:
         """The coordinator's process id."""
         return self.process.pid
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether our rows in the arena may have been given to others: never, nobody else reads or writes there."""
+        return False
+
     def kill(self) -> None:
         """Kills the coordinator, which is heard of as its death."""
         self.process.kill()

@@ -46,10 +46,10 @@ class Audience:
         on_message: Callable[[Consumer, Message], None],
         on_loss: Callable[[Consumer], None],
     ) -> None:
-        """Has a seat for each of `ranks`. A consumer with more than `max_unsent_bytes` waiting for it does not read."""
+        """Has a seat for each of `ranks`; one for whom more than `max_unsent_bytes` wait does not read."""
         self._loop = loop
         self._ranks = frozenset(ranks)
-        self._max_unsent_bytes = max_unsent_bytes
+        self.max_unsent_bytes = max_unsent_bytes
         self._on_message = on_message
         self._on_loss = on_loss
         self._by_rank: dict[int, Consumer] = {}
@@ -84,7 +84,7 @@ class Audience:
         if consumer.is_dismissed:
             return
         self._loop.send(consumer.channel, message, descriptor)
-        if consumer.channel.wants_write and consumer.channel.unsent_bytes > self._max_unsent_bytes:
+        if consumer.channel.wants_write and consumer.channel.unsent_bytes > self.max_unsent_bytes:
             self.dismiss(consumer)
 
     def tell_all(self, message: Message, descriptor: int | None = None) -> None:

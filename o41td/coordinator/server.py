@@ -93,8 +93,8 @@ _TICK_S = 0.5
 _CLOCK_S = 0.1
 _PROGRESS_EVERY_S = 0.1
 _SLOW_FOOTER_S = 10.0
-_MAX_UNSENT_BYTES = 1 << 28
-"""What waits for a consumer that does not read; every batch announced at once is far less."""
+_MAX_UNSENT_BYTES = 1 << 26
+"""What waits at most for a consumer that does not read, beside four times all the batches announced at once."""
 
 
 class _OwnerGone(Exception):
@@ -218,6 +218,8 @@ class LoaderServer:
             stand_ins=stand_ins,
             num_ranks=len(self._request.ranks),
         )
+        assert self._audience is not None
+        self._audience.max_unsent_bytes = _MAX_UNSENT_BYTES + 4 * 8 * self._size.bound.shape.announced_rows
         self._handle(TimePassed(self._loop.now_s))
         self._crew.greet_with(self._attachment(job), self._segment.fd)
         for worker in self._crew.workers:

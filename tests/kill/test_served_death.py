@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from loader_processes import kill, wait_until
+from loader_processes import is_gone, kill, wait_until
 from o41td import ConnectError, connect, resume_batch_stream
 from o41td.joining import served_loader
 from o41td.runtime import list_loaders
@@ -82,6 +82,17 @@ def test_a_served_coordinator_killed_costs_no_byte(config, serve, join):
     code, told = served.end()
     assert code == 0
     assert "is replaced" in told
+
+
+def test_a_stopped_coordinator_is_replaced_by_its_server(config, serve, join):
+    """SIGSTOP: the server kills it after stall_timeout_s without a sign of life, and the stream goes on."""
+    served = serve(config.model_copy(update={"stall_timeout_s": 2.0}), "--ranks", "1")
+    reference = Reference(config)
+    stream = join(served.name, 0)
+    reference.check(stream.next(), number=0)
+    os.kill(served.coordinator_pid, signal.SIGSTOP)
+    reference.check_rest(stream, position=1)
+    wait_until(lambda: is_gone(served.coordinator_pid), "the stopped coordinator lives on")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
