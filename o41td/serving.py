@@ -26,7 +26,7 @@ __all__ = ["keep_serving", "request_to_serve", "served_ranks_of"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _RANKS = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?", re.ASCII)
 _SHORT_LIFE_S = 10.0
-_MAX_SHORT_LIVES = 2
+_MAX_SHORT_LIVES = 5
 
 
 def served_ranks_of(text: str, world_size: int | None = None) -> tuple[tuple[int, ...], int]:
@@ -100,19 +100,30 @@ def keep_serving(
         O41Error: It cannot be opened, or cannot go on.
     """
     num_short_lives = 0
+    has_opened = False
     while True:
-        loader = start_loader(request, progress=progress)
-        opened_s = time.monotonic()
+        began_s = time.monotonic()
         try:
-            on_open(loader)
-            _watch(loader, request.job.stall_timeout_s, on_notice)
-        finally:
-            words = loader.end()
-        num_short_lives = num_short_lives + 1 if time.monotonic() - opened_s < _SHORT_LIFE_S else 0
+            loader = start_loader(request, progress=progress)
+        except CoordinatorError as error:
+            if not has_opened:
+                raise
+            words = str(error)
+        else:
+            try:
+                on_open(loader)
+                _watch(loader, request.job.stall_timeout_s, on_notice)
+            finally:
+                words = loader.end()
+            has_opened = True
+            request = replace(request, known_sources=[source.to_record() for source in loader.sources])
+        num_short_lives = num_short_lives + 1 if time.monotonic() - began_s < _SHORT_LIFE_S else 0
         if num_short_lives >= _MAX_SHORT_LIVES:
-            raise CoordinatorError("the loader's coordinator died twice as soon as it was open", log_tail=words)
+            raise CoordinatorError(
+                f"the loader's coordinator died {num_short_lives} times in a row within {_SHORT_LIFE_S:g} s",
+                log_tail=words,
+            )
         on_notice(f"the loader's coordinator is replaced: {words}")
-        request = replace(request, known_sources=[source.to_record() for source in loader.sources])
 
 
 def _watch(loader: Loader, stall_timeout_s: float, on_notice: Callable[[str], None]) -> None:

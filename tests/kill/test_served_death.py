@@ -84,6 +84,25 @@ def test_a_served_coordinator_killed_costs_no_byte(config, serve, join):
     assert "is replaced" in told
 
 
+def test_a_server_whose_coordinators_keep_dying_gives_up(config, serve):
+    """Killed five times as soon as its name is there, open or not: code 1, and the reason on standard error."""
+    served = serve(config, "--ranks", "1")
+    killed = set()
+
+    def kill_the_next() -> bool:
+        entry = served_loader(served.name)
+        if entry is not None and entry.pid not in killed:
+            os.kill(entry.pid, signal.SIGKILL)
+            killed.add(entry.pid)
+        return served.process.poll() is not None
+
+    wait_until(kill_the_next, "the server does not give up")
+    code, told = served.end()
+    assert (code, len(killed)) == (1, 5)
+    assert "died 5 times in a row" in told
+    assert "Traceback" not in told
+
+
 def test_a_stopped_coordinator_is_replaced_by_its_server(config, serve, join):
     """SIGSTOP: the server kills it after stall_timeout_s without a sign of life, and the stream goes on."""
     served = serve(config.model_copy(update={"stall_timeout_s": 2.0}), "--ranks", "1")
