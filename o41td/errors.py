@@ -21,6 +21,7 @@ at worst make us raise one of the classes below.
     ├─ SharedMemoryError (OSError)
     ├─ StorageError (OSError)
     ├─ CoordinatorError
+    ├─ ConnectError                          no loader of that name, or its rank is taken
     └─ StreamClosedError
 """
 
@@ -35,6 +36,7 @@ __all__ = [
     "ChangedDataError",
     "CheckpointError",
     "ConfigError",
+    "ConnectError",
     "CoordinatorError",
     "CorruptDataError",
     "DataError",
@@ -404,6 +406,10 @@ class CoordinatorError(O41Error):
         return f"{super().message()}\nThe loader's last words:\n{tail}" if tail else super().message()
 
 
+class ConnectError(O41Error):
+    """A loader cannot be joined: there is none of that name, or not for that rank, or it is not the same any more."""
+
+
 class StreamClosedError(O41Error):
     """The stream was closed, by `close` or by leaving its `with` block."""
 
@@ -433,6 +439,7 @@ _CLASSES: dict[str, type[O41Error]] = {
         SharedMemoryError,
         StorageError,
         CoordinatorError,
+        ConnectError,
         StreamClosedError,
     )
 }

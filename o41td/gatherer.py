@@ -6,7 +6,8 @@ thread may be interrupted at any instruction (Ctrl-C), and a lock would be left 
 
 A coordinator that dies is replaced here: everything gathered so far is kept, a new coordinator is started with the
 index that is already known, and it serves from the first batch that was not gathered. The order is a function of the
-position, so the bytes are the same. Two deaths without a batch between them are an error.
+position, so the bytes are the same. Two deaths without a batch between them are an error. Where the loader is served to
+several ranks, its server is waited for instead.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from o41td.batch_buffers import BatchBuffers
 from o41td.doorbell import Doorbell
 from o41td.errors import CoordinatorError, O41Error, error_from_record
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
+from o41td.joining import JoinedLoader
 from o41td.service import Loader
 from o41td.workers.channel import ChannelClosed
 from o41td.workers.messages import (
@@ -41,13 +43,14 @@ from o41td.workers.messages import (
     StreamFailed,
 )
 
-__all__ = ["GatheredBatch", "Gatherer", "Place"]
+__all__ = ["AnyLoader", "GatheredBatch", "Gatherer", "Place", "Restart"]
 
 _LOGGER = logging.getLogger("o41td")
+AnyLoader = Loader | JoinedLoader
+Restart = Callable[[Callable[[], bool]], AnyLoader]
 _ACKNOWLEDGE_EVERY = 16
 _ACKNOWLEDGE_EVERY_S = 0.5
 _SMALL_BATCH_BYTES = 1 << 20
-_MAX_DEATHS_WITHOUT_PROGRESS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +108,19 @@ class Gatherer:
 
     def __init__(
         self,
-        loader: Loader,
+        loader: AnyLoader,
         *,
-        restart: Callable[[], Loader],
+        restart: Restart,
         buffers: Callable[[int], BatchBuffers],
         prefetch_batches: int,
         rank: int,
         world_size: int,
         stall_timeout_s: float,
     ) -> None:
-        """`restart` makes a new loader in place of a dead one; `buffers(stage)` owns the memory of its batches."""
+        """`restart` makes a new loader in place of a dead one; `buffers(stage)` owns the memory of its batches.
+
+        `restart` is given what tells whether its result is still wanted.
+        """
         self.requested: deque[tuple[int, Place]] = deque()
         self.handed_out = -1  # ordinal of the last batch that the loop was given
         self.batches_handed_out = 0  # and rows: of all places that were served
@@ -134,7 +140,7 @@ class Gatherer:
         self.coordinator_restarts = 0
         self.arrived = Doorbell()  # ends the sleep of the stream's thread
         self.gone = Doorbell()  # ends the sleep of whoever closes the stream
-        self.loader = loader
+        self.loader: AnyLoader = loader
         self._regions = _regions_of(loader)
         self._restart = restart
         self._buffers = buffers
@@ -282,6 +288,8 @@ class Gatherer:
             else:
                 part[...] = self._regions[name][run]
             arrays[name] = part
+        if self.loader.is_lost:
+            raise ChannelClosed("hung up on while a batch was gathered")
         ordinal = self._gathered_before + self._gathered
         self._gathered += 1
         self._deaths_without_progress = 0
@@ -343,8 +351,8 @@ class Gatherer:
         if not self.is_awaited:
             self._heard_s = time.monotonic()
         elif silent_s > self._stall_timeout_s and self._is_pinged:
-            _LOGGER.info("the loader's coordinator has been silent for %.0f s and is killed", silent_s)
-            self.loader.process.kill()
+            _LOGGER.info("the loader's coordinator has been silent for %.0f s and is given up", silent_s)
+            self.loader.kill()
         elif silent_s > self._stall_timeout_s / 2 and not self._is_pinged:
             self._is_pinged = True
             self._heard_s = time.monotonic() - self._stall_timeout_s / 2  # it has the other half for an answer
@@ -391,11 +399,12 @@ class Gatherer:
         self._deaths_without_progress += 1
         self._regions = {}
         words = self.loader.end()
-        if self._deaths_without_progress >= _MAX_DEATHS_WITHOUT_PROGRESS:
-            raise CoordinatorError("the loader's coordinator died twice without progress", log_tail=words)
+        if self._deaths_without_progress > self.loader.max_deaths_without_progress:
+            often = "twice" if self._deaths_without_progress == 2 else f"{self._deaths_without_progress} times"
+            raise CoordinatorError(f"the loader's coordinator died {often} without progress", log_tail=words)
         self._announced.clear()
         self._announced_outcome = None
-        self.loader = self._restart()
+        self.loader = self._restart(self._is_closing)
         self._heard_s = time.monotonic()
         self._is_pinged = False
         self._regions = _regions_of(self.loader)
@@ -418,5 +427,5 @@ def _run_of(rows: NDArray[np.int64]) -> slice | None:
     return slice(first, last + 1)
 
 
-def _regions_of(loader: Loader) -> dict[str, NDArray[Any]]:
+def _regions_of(loader: AnyLoader) -> dict[str, NDArray[Any]]:
     return {region.name: loader.arena.region(region.name) for region in loader.layout.fields}

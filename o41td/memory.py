@@ -124,6 +124,7 @@ class LoaderShape:
         batch_size: Rows in a batch.
         prefetch_batches: Batches assembled ahead, per rank.
         num_ranks: Ranks that the loader serves.
+        ranks_a_window: Ranks that share each window, and its slots; each plans it for itself.
         num_columns: Columns that are read.
         whole_bytes: Decoding bytes of the largest unit that is decoded whole.
         whole_rows: Rows of the largest such unit.
@@ -135,7 +136,7 @@ class LoaderShape:
         largest_footer_bytes: The largest of them.
         num_units: Units of all sources.
         extra_slots: Slots beyond the need, to keep small sources resident.
-        announced_rows: Rows of the batches that are announced to the consumers at once.
+        announced_rows: Rows of the batches that are announced to one consumer at once.
         buffer_rows: The largest `shuffle.buffer_rows` of all stages, 0 without shuffle.
         reach_rows: Rows that can be planned at most, where no stage is infinite.
     """
@@ -149,6 +150,7 @@ class LoaderShape:
     batch_size: int
     prefetch_batches: int
     num_ranks: int = 1
+    ranks_a_window: int = 1
     num_columns: int
     whole_bytes: int
     whole_rows: int
@@ -166,7 +168,7 @@ class LoaderShape:
 
     @property
     def ahead_rows(self) -> int:
-        """Rows that may be planned beyond the announced batches, to find work for every worker."""
+        """Rows that may be planned for a rank beyond its announced batches, to find work for every worker."""
         rows = (self.threads * self.lookahead + 2) * self.block_rows + self.buffer_rows
         return rows if self.reach_rows is None else min(rows, self.reach_rows)
 
@@ -284,9 +286,9 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
             "decode": shape.threads * _decode_bytes_of(shape),
             "batches": _batches_of(shape) * batch_bytes_of(shape.field_row_bytes, shape.batch_size),
             "plan": shape.num_units * PLAN_UNIT_BYTES
-            + sum(shape.window_rows) * PLAN_WINDOW_ROW_BYTES
-            + shape.announced_rows * ANNOUNCED_ROW_BYTES
-            + shape.ahead_rows * PLANNED_ROW_BYTES,
+            + sum(shape.window_rows) * shape.ranks_a_window * PLAN_WINDOW_ROW_BYTES
+            + shape.announced_rows * shape.num_ranks * ANNOUNCED_ROW_BYTES
+            + shape.ahead_rows * shape.num_ranks * PLANNED_ROW_BYTES,
             "processes": LIBRARIES_BYTES + COORDINATOR_BYTES + shape.threads * WORKER_BYTES,
         },
         shape=shape,

@@ -132,7 +132,7 @@ def request_of(job: StreamJob, rank: int, world_size: int, storage: StorageConfi
     """Returns the request for a job's loader."""
     return LoaderRequest(
         job=job,
-        rank=rank,
+        ranks=(rank,),
         world_size=world_size,
         name=f"pid{os.getpid()}-rank{rank}",
         storage=None if storage is None else storage.secret_record(),
@@ -148,8 +148,8 @@ def _open(
         config=config,
         job=request.job,
         loader=loader,
-        restart=lambda: start_loader(known),
-        rank=request.rank,
+        restart=lambda _is_given_up: start_loader(known),
+        rank=request.ranks[0],
         world_size=request.world_size,
         start=start,
         is_fresh=request.expected_sources is None,

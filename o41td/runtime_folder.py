@@ -33,13 +33,14 @@ _MAX_ENTRY_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LoaderEntry:
-    """A loader's public face: its name, its coordinator's pid, and where to ask it."""
+    """A loader's public face: its name, its coordinator's pid, where to ask it, and whether ranks may join it there."""
 
     name: str
     pid: int
     start_time: int
     socket_path: str
     json_path: str
+    is_served: bool = False
 
 
 def runtime_folder(*, create: bool) -> Path | None:
@@ -75,7 +76,7 @@ def process_start_time(pid: int) -> int | None:
     return None if after_name[0] == "Z" else int(after_name[19])
 
 
-def publish_loader(name: str) -> tuple[LoaderEntry, socket.socket] | None:
+def publish_loader(name: str, *, is_served: bool = False) -> tuple[LoaderEntry, socket.socket] | None:
     """Makes this process findable; returns its entry and listening socket, None where there is no runtime folder."""
     folder = runtime_folder(create=True)
     if folder is None:
@@ -90,13 +91,14 @@ def publish_loader(name: str) -> tuple[LoaderEntry, socket.socket] | None:
         start_time=process_start_time(pid) or 0,
         socket_path=str(folder / f"{stem}.sock"),
         json_path=str(folder / f"{stem}.json"),
+        is_served=is_served,
     )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(entry.socket_path)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-        content = json.dumps({"name": name, "pid": pid, "start_time": entry.start_time})
+        content = json.dumps({"name": name, "pid": pid, "start_time": entry.start_time, "is_served": is_served})
         partial = Path(entry.json_path + ".partial")
         partial.write_text(content)
         partial.replace(entry.json_path)
@@ -154,6 +156,7 @@ def _read_entry(path: Path) -> LoaderEntry | None:
             start_time=int(content["start_time"]),
             socket_path=str(path.with_suffix(".sock")),
             json_path=str(path),
+            is_served=content.get("is_served") is True,
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from o41td.errors import CoordinatorError, error_from_record
 from o41td.index import SourceIndex
@@ -45,15 +45,16 @@ _SILENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderRequest:
-    """What a loader is asked for; `expected_sources` and `known_sources` as in `OpenLoader`."""
+    """What a loader is asked for; `expected_sources`, `known_sources` and `config` as in `OpenLoader`."""
 
     job: StreamJob
-    rank: int
+    ranks: tuple[int, ...]
     world_size: int
     name: str
     storage: dict[str, Any] | None = field(default=None, repr=False)
     known_sources: list[dict[str, Any]] | None = None
     expected_sources: list[dict[str, Any]] | None = None
+    config: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,8 @@ class PlannedLoader:
 class Loader:
     """A running coordinator and this process's mapping of its arena."""
 
+    max_deaths_without_progress: ClassVar[int] = 1
+
     process: ChildProcess
     channel: Channel
     log: ChildLog
@@ -77,6 +80,20 @@ class Loader:
     sources: tuple[SourceIndex, ...]
     bound: dict[str, Any]
     notices: tuple[str, ...]
+
+    @property
+    def coordinator_pid(self) -> int:
+        """The coordinator's process id."""
+        return self.process.pid
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether our rows in the arena may have been given to others: never, nobody else reads or writes there."""
+        return False
+
+    def kill(self) -> None:
+        """Kills the coordinator, which is heard of as its death."""
+        self.process.kill()
 
     def end(self) -> str:
         """Ends the coordinator (its workers end with it) and returns how it had ended, with what it wrote to its log.
@@ -163,12 +180,13 @@ def _begin(request: LoaderRequest, *, plan_only: bool) -> tuple[ChildProcess, Ch
             OpenLoader(
                 job=request.job.to_record(),
                 storage=request.storage,
-                rank=request.rank,
+                ranks=list(request.ranks),
                 world_size=request.world_size,
                 known_sources=request.known_sources,
                 expected_sources=request.expected_sources,
                 plan_only=plan_only,
                 name=request.name,
+                config=request.config,
             )
         )
     except ChannelClosed:

@@ -27,11 +27,10 @@ from o41td.config import BatchStreamConfig
 from o41td.cursor import Cursor
 from o41td.errors import ConfigError, StreamClosedError
 from o41td.feed import BatchFeed
-from o41td.gatherer import Gatherer, Place
+from o41td.gatherer import AnyLoader, Gatherer, Place, Restart
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order_lookup import OrderLookup
-from o41td.service import Loader
 
 __all__ = ["BatchStream", "StreamStart"]
 
@@ -48,7 +47,7 @@ class StreamStart:
 
 
 class BatchStream:
-    """An iterator of `Batch`es of one rank; made by `open_batch_stream` and `resume_batch_stream`.
+    """An iterator of `Batch`es of one rank; `open_batch_stream`, `resume_batch_stream` and `connect` make it.
 
     Called by: one thread at a time; a second thread inside `next()` is refused, not given a mixed batch.
     """
@@ -58,8 +57,8 @@ class BatchStream:
         *,
         config: BatchStreamConfig,
         job: StreamJob,
-        loader: Loader,
-        restart: Any,
+        loader: AnyLoader,
+        restart: Restart,
         rank: int,
         world_size: int,
         start: StreamStart,
@@ -351,7 +350,7 @@ class BatchStream:
     # ---- end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the loader and all its processes. Idempotent; batches handed out stay good.
+        """Ends a private loader and all its processes, leaves a served one. Idempotent; batches handed out stay good.
 
         Blocks: milliseconds.
         """

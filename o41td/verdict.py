@@ -29,6 +29,7 @@ _DECODED_AGAIN = 0.1
 _SLOW_SOURCE_WORK = 0.5
 _SLOW_SOURCE_RATIO = 3.0
 _STILL_S = 10.0
+_STEPS_BEHIND = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Verdict:
     """What holds a stream back.
 
     Attributes:
-        limit: One word of it: "opening", "starting", "ended", "loop", "still", "decoding", "storage", "source",
+        limit: One word of it: "opening", "idle", "starting", "ended", "loop", "still", "decoding", "storage", "source",
             "memory", "gathering", "balanced" or "silent".
         text: The same in words.
         evidence: The figures that say so, each a phrase.
@@ -68,6 +69,10 @@ def verdict_of(loader: Mapping[str, Any]) -> Verdict:
             evidence=(f"{opening['footers']:,} of {opening['of']:,} footers are read",),
         )
     ranks = loader["ranks"]
+    if not ranks and loader.get("served_ranks"):
+        return Verdict(
+            limit="idle", text="no rank is connected", evidence=(f"{len(loader['served_ranks'])} may connect",)
+        )
     if not ranks or not any(rank["batches"] for rank in ranks):
         return Verdict(limit="starting", text="the first batch is on its way")
     if all(rank["has_ended"] for rank in ranks):
@@ -102,7 +107,11 @@ def _waiting(loader: Mapping[str, Any], waited: str, waits: float) -> Verdict:
         return Verdict(
             limit="memory",
             text="the arena is too small: blocks are thrown out and decoded again",
-            evidence=(waited, f"{evicted:,.0f} of {decoded:,.0f} blocks were thrown out of its {arena['slots']} slots"),
+            evidence=(
+                waited,
+                f"{evicted:,.0f} of {decoded:,.0f} blocks were thrown out of its {arena['slots']} slots",
+                *_rank_behind(loader),
+            ),
             advice="Raise memory_limit_bytes, or lower buffer_rows, block_rows or batch_size",
         )
     if busy >= _BUSY:
@@ -111,7 +120,7 @@ def _waiting(loader: Mapping[str, Any], waited: str, waits: float) -> Verdict:
         return Verdict(
             limit="memory",
             text="the arena is full: workers wait for a slot",
-            evidence=(waited, worked, f"none of {arena['slots']} slots is free"),
+            evidence=(waited, worked, f"none of {arena['slots']} slots is free", *_rank_behind(loader)),
             advice="Raise memory_limit_bytes, or lower buffer_rows or block_rows",
         )
     if waits > _WAITS_MUCH:
@@ -122,6 +131,16 @@ def _waiting(loader: Mapping[str, Any], waited: str, waits: float) -> Verdict:
             advice="Nothing needs changing where the loop does no work; else try larger batches or prefetch_batches",
         )
     return Verdict(limit="balanced", text="loop and workers are in balance", evidence=(waited, worked))
+
+
+def _rank_behind(loader: Mapping[str, Any]) -> tuple[str, ...]:
+    """The rank for which blocks are kept that others are done with, where ranks share a loader and one lags."""
+    if len(loader["ranks"]) < 2:
+        return ()
+    last, first = (choose(loader["ranks"], key=lambda rank: rank["step"]) for choose in (min, max))
+    if first["step"] - last["step"] < _STEPS_BEHIND:
+        return ()
+    return (f"rank {last['rank']} is behind: at step {last['step']:,}, rank {first['rank']} at {first['step']:,}",)
 
 
 def _working(loader: Mapping[str, Any], evidence: tuple[str, ...]) -> Verdict:

@@ -48,7 +48,7 @@ class WaitWatchdog:
         if answered >= number:
             words = who_is_waited_for(stats["workers"])
         elif now_s - asked_s > _ANSWER_S:
-            words = f"its coordinator (pid {gatherer.loader.process.pid}) does not answer"
+            words = f"its coordinator (pid {gatherer.loader.coordinator_pid}) does not answer"
         else:
             return
         self._asked = None

@@ -13,6 +13,7 @@ trusted to find it again. A frame takes memory as its bytes arrive, not when its
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -24,7 +25,7 @@ from collections.abc import Iterator
 
 from o41td.workers.messages import Message, decode_message, encode_message
 
-__all__ = ["Channel", "ChannelClosed", "NotOurProtocol", "channel_pair", "peer_uid"]
+__all__ = ["Channel", "ChannelClosed", "NotOurProtocol", "channel_pair", "peer_pid", "peer_uid"]
 
 _LENGTH = struct.Struct("<I")
 _MAX_FRAME_BYTES = 1 << 30
@@ -78,6 +79,28 @@ class Channel:
     def wants_write(self) -> bool:
         """Whether `flush` has something left to do."""
         return bool(self._unsent)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that are queued because the peer does not read."""
+        return sum(len(frame) for frame, _ in self._unsent)
+
+    @property
+    def peer_pid(self) -> int:
+        """The process that connected, or made the pair, as the kernel knows it."""
+        return peer_pid(self._socket)
+
+    def hang_up(self) -> None:
+        """Ends the conversation for both sides, who notice when they read next; `close` is still to be called."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def is_hung_up(self) -> bool:
+        """Whether the peer has closed its end, or died; what it sent before may not have been read yet."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLHUP)
+        return any(events & select.POLLHUP for _, events in poll.poll(0))
 
     # ---- sending ---------------------------------------------------------------------------------------------------
 
@@ -257,9 +280,18 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
 
 def peer_uid(connection: socket.socket) -> int:
     """Returns the user at the other end of a connected unix socket, as the kernel knows it."""
+    return _credentials_of(connection)[1]
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """Returns the process at the other end of a connected unix socket, as the kernel knows it."""
+    return _credentials_of(connection)[0]
+
+
+def _credentials_of(connection: socket.socket) -> tuple[int, int]:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _pid, uid, _gid = struct.unpack("3i", credentials)
-    return int(uid)
+    pid, uid, _gid = struct.unpack("3i", credentials)
+    return int(pid), int(uid)
 
 
 def _frame_of(message: Message) -> bytes:

@@ -30,7 +30,9 @@ __all__ = [
     "DecodeBlock",
     "FooterFailed",
     "FooterRead",
+    "JoinLoader",
     "LoaderFailed",
+    "LoaderJoined",
     "LoaderNotice",
     "LoaderOpened",
     "LoaderPlanned",
@@ -192,20 +194,28 @@ class OpenLoader(NamedTuple):
     """The first message of a loader's owner: what to stream.
 
     `job` is a StreamJob record. `known_sources` are source index records from an earlier coordinator of the same stream
-    (then nothing is read again), `expected_sources` what a checkpoint says the shards must be.
+    (then nothing is read again), `expected_sources` what a checkpoint says the shards must be. `config` is the config's
+    document where `ranks` are served to whoever joins by the loader's name; None where the owner is the one rank.
     """
 
     job: dict[str, Any]
     storage: dict[str, Any] | None
-    rank: int
+    ranks: list[int]
     world_size: int
     known_sources: list[dict[str, Any]] | None
     expected_sources: list[dict[str, Any]] | None
     plan_only: bool
     name: str
+    config: dict[str, Any] | None
 
     def __repr__(self) -> str:
         return _shown_without_storage(self)
+
+
+class JoinLoader(NamedTuple):
+    """The first message of a trainer that connects to a served loader: which rank it is."""
+
+    rank: int
 
 
 class ServeFrom(NamedTuple):
@@ -244,6 +254,14 @@ class StatsRequest(NamedTuple):
 
 
 # ---- coordinator -> consumer ---------------------------------------------------------------------------------------
+
+
+class LoaderJoined(NamedTuple):
+    """The rank is the trainer's, who is told what is streamed: a config's document and a StreamJob record."""
+
+    config: dict[str, Any]
+    job: dict[str, Any]
+    world_size: int
 
 
 class OpenProgress(NamedTuple):
@@ -335,9 +353,11 @@ Message = (
     | BlockFailed
     | Retire
     | OpenLoader
+    | JoinLoader
     | ServeFrom
     | BatchesGathered
     | StatsRequest
+    | LoaderJoined
     | OpenProgress
     | LoaderOpened
     | LoaderPlanned
@@ -363,9 +383,11 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     BlockFailed,
     Retire,
     OpenLoader,
+    JoinLoader,
     ServeFrom,
     BatchesGathered,
     StatsRequest,
+    LoaderJoined,
     OpenProgress,
     LoaderOpened,
     LoaderPlanned,

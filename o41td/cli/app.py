@@ -86,6 +86,28 @@ def run(
 
 
 @app.command()
+def serve(
+    config: ConfigPath,
+    name: Annotated[str, typer.Option("--name", help="What `connect(name, rank=…)` finds it by.")],
+    ranks: Annotated[
+        str, typer.Option("--ranks", help="How many ranks this host has, if it has all; else which, such as 8-15.")
+    ] = "1",
+    world_size: Annotated[
+        int | None, typer.Option("--world-size", help="How many ranks there are on all hosts; with a range of --ranks.")
+    ] = None,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Run one loader for all ranks of this host, until Ctrl-C or SIGTERM: what several need is decoded once.
+
+    It says when it is ready. Trainers `connect`, come and go.
+    """
+    from o41td.cli.serve import serve_config
+
+    serve_config(config, name=name, ranks=ranks, world_size=world_size, as_json=as_json)
+
+
+@app.command()
 def demo(
     config: Annotated[Path | None, typer.Argument(help="Your own config; a sample data set if absent.")] = None,
     folder: Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from o41td.coordinator.recent_counts import RecentCounts
@@ -29,6 +30,7 @@ FIGURES_FORMAT = 1
 _WINDOW_S = 10.0
 _LOOK_S = 1.0
 _WORK = ("fetch_s", "decode_s", "project_s")
+_OF_RANK = ("batches", "rows", "wait_s")
 
 
 class _Position:
@@ -50,36 +52,67 @@ class _Position:
         return (batch - self._excluded.count(0, batch)) // self.served.world_size
 
 
+@dataclass(slots=True)
+class _RankFigures:
+    """How far a rank is: `delivered` batches since `at`, the last of them at `batch_s`."""
+
+    at: _Position
+    batch_s: float
+    delivered: int = 0
+    dropped_rows: int = 0
+
+    @property
+    def stage(self) -> int:
+        return self.at.served.stage
+
+    @property
+    def number(self) -> int:
+        return self.at.number(self.delivered)
+
+
 class LoaderFigures:
     """What a loader has done so far."""
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self._counts: dict[str, float] = dict.fromkeys((*_WORK, "decoded_bytes", "batches", "rows", "wait_s"), 0.0)
+        self._counts: dict[str, float] = dict.fromkeys((*_WORK, "decoded_bytes"), 0.0)
         self._recent = RecentCounts(window_s=_WINDOW_S, every_s=_LOOK_S)
-        self._at: _Position | None = None
+        self._ranks: dict[int, _RankFigures] = {}
         self._seen: dict[int, tuple[StageOrder, int]] = {}  # each stage visited, and its position when it was left
-        self._delivered = 0
-        self._dropped_rows = 0
         self._since_s = 0.0
-        self._batch_s = 0.0
 
     def note_serve(self, message: ServeFrom, order: StageOrder, excluded: Exclusions) -> None:
         """A rank was served from a new place on."""
-        if self._at is not None:
-            self._seen[self._at.served.stage] = self._at.order, self._at.number(self._delivered)
-        self._delivered = self._dropped_rows = 0
-        self._at = _Position(message, order, excluded)
-        if not self._since_s:
-            self._since_s = self._batch_s = time.monotonic()
+        now_s = time.monotonic()
+        before = self._ranks.get(message.rank)
+        rank = self._ranks[message.rank] = _RankFigures(_Position(message, order, excluded), now_s)
+        if before is not None:
+            self._note_left(before)
+            rank.batch_s = before.batch_s
+        else:
+            self._counts.update({f"{count} of rank {message.rank}": 0.0 for count in _OF_RANK})
+        self._since_s = self._since_s or now_s
 
-    def note_gathered(self, message: BatchesGathered) -> None:
-        """The consumer told how far it is."""
-        if message.delivered != self._delivered:
-            self._batch_s = time.monotonic()
-        self._delivered = message.delivered
-        self._dropped_rows = message.dropped_rows
-        self._counts.update(batches=message.batches, rows=message.rows, wait_s=message.wait_s)
+    def note_gathered(self, rank_number: int, message: BatchesGathered) -> None:
+        """A consumer told how far it is."""
+        rank = self._ranks[rank_number]
+        if message.delivered != rank.delivered:
+            rank.batch_s = time.monotonic()
+        rank.delivered = message.delivered
+        rank.dropped_rows = message.dropped_rows
+        told = (message.batches, message.rows, message.wait_s)
+        self._counts.update({f"{count} of rank {rank_number}": of for count, of in zip(_OF_RANK, told, strict=True)})
+
+    def note_leaving(self, rank_number: int) -> None:
+        """A rank's consumer is gone."""
+        rank = self._ranks.pop(rank_number, None)
+        if rank is not None:
+            self._note_left(rank)
+            for count in _OF_RANK:
+                del self._counts[f"{count} of rank {rank_number}"]
+
+    def _note_left(self, rank: _RankFigures) -> None:
+        self._seen[rank.stage] = rank.at.order, rank.number
 
     def note_decoded(self, worker: int, stage: int, source: int, message: BlockDecoded) -> None:
         """A worker has decoded a block of a source."""
@@ -99,7 +132,7 @@ class LoaderFigures:
     def note_time(self, state: LoaderState) -> None:
         """Time has passed: looks at the counters if it is time for that."""
         now_s = time.monotonic()
-        if self._at is not None and self._recent.is_due(now_s):
+        if self._since_s and self._recent.is_due(now_s):
             self._recent.look(now_s, self._all_counts(state))
 
     def _all_counts(self, state: LoaderState) -> dict[str, float]:
@@ -116,10 +149,11 @@ class LoaderFigures:
         workers: Iterable[PooledWorker],
         reading: Mapping[int, dict[str, Any]],
         sources: Sequence[Sequence[SourceIndex]],
+        served_ranks: Sequence[int] | None,
     ) -> dict[str, Any]:
         """Returns everything as one record (a new dict of plain values).
 
-        `reading` says what busy workers read, `sources[stage]` are those of a stage.
+        `reading` says what busy workers read, `sources[stage]` are those of a stage, `served_ranks` may join by name.
 
         Blocks: on /proc, for a few milliseconds.
         """
@@ -150,12 +184,12 @@ class LoaderFigures:
                 "block_rows": size.layout.block_rows,
                 "kind": arena_kind,
             },
-            "ranks": []
-            if self._at is None
-            else [
-                self._rank(self._at, stage_names, state, now_s)
-                | _rank_rates(max(1e-9, elapsed_s), growth, size.layout.row_bytes)
+            "ranks": [
+                self._rank(rank, stage_names, state, now_s)
+                | _rank_rates(number, max(1e-9, elapsed_s), growth, size.layout.row_bytes)
+                for number, rank in sorted(self._ranks.items())
             ],
+            "served_ranks": None if served_ranks is None else list(served_ranks),
             "sources": [self._source(source, growth) for source in every],
             "memory": {
                 "bound_bytes": size.bound.total_bytes,
@@ -168,13 +202,18 @@ class LoaderFigures:
             "blocks_decoded": state.blocks_decoded,
             "blocks_evicted": state.blocks_evicted,
             "decoded_bytes": int(self._counts["decoded_bytes"]),
-            "decoded_rows": sum(int(count) for name, count in self._counts.items() if name.startswith("rows of")),
+            "decoded_rows": sum(
+                int(count) for name, count in self._counts.items() if name.startswith("rows of source")
+            ),
             **{work: self._counts[work] for work in _WORK},
         }
 
-    def _rank(self, at: _Position, stage_names: Sequence[str], state: LoaderState, now_s: float) -> dict[str, Any]:
-        delivered = self._delivered
+    def _rank(
+        self, figures: _RankFigures, stage_names: Sequence[str], state: LoaderState, now_s: float
+    ) -> dict[str, Any]:
+        at, delivered = figures.at, figures.delivered
         rank = state.ranks.get(at.served.rank)
+        batches, rows, wait_s = (self._counts[f"{count} of rank {at.served.rank}"] for count in _OF_RANK)
         return {
             "rank": at.served.rank,
             "world_size": at.served.world_size,
@@ -182,15 +221,15 @@ class LoaderFigures:
             "stage_name": stage_names[at.served.stage],
             "step": at.step(delivered),
             "batch": at.global_batch(delivered),
-            "stage_batch": at.number(delivered),
+            "stage_batch": figures.number,
             "stage_batches": at.order.num_batches,
-            "batches": int(self._counts["batches"]),
-            "rows": int(self._counts["rows"]),
-            "wait_s": self._counts["wait_s"],
+            "batches": int(batches),
+            "rows": int(rows),
+            "wait_s": wait_s,
             "ready_batches": max(0, rank.num_sent - delivered) if rank is not None else 0,
-            "since_batch_s": now_s - self._batch_s,
+            "since_batch_s": now_s - figures.batch_s,
             "has_ended": rank is not None and rank.told_end and delivered >= rank.num_sent,
-            "dropped_rows": self._dropped_rows,
+            "dropped_rows": figures.dropped_rows,
         }
 
     def _source(self, source: SourceIndex, growth: Mapping[str, float]) -> dict[str, Any]:
@@ -199,7 +238,7 @@ class LoaderFigures:
         return {
             "name": source.name,
             "stage": source.stage,
-            "is_current": self._at is not None and self._at.served.stage == source.stage,
+            "is_current": any(rank.stage == source.stage for rank in self._ranks.values()),
             "rows": source.num_rows,
             "shards": len(source.shards),
             "epoch": epoch,
@@ -210,8 +249,10 @@ class LoaderFigures:
         }
 
     def _progress(self, source: SourceIndex) -> tuple[int, float | None]:
-        if self._at is not None and self._at.served.stage == source.stage:
-            order, position = self._at.order, self._at.number(self._delivered)
+        there = [rank for rank in self._ranks.values() if rank.stage == source.stage]
+        if there:
+            first = max(there, key=lambda rank: rank.number)
+            order, position = first.at.order, first.number
         elif source.stage in self._seen:
             order, position = self._seen[source.stage]
         else:
@@ -246,12 +287,14 @@ def opening_record(name: str, workers: Iterable[PooledWorker], reading: tuple[in
     }
 
 
-def _rank_rates(elapsed_s: float, growth: Mapping[str, float], row_bytes: int) -> dict[str, float]:
+def _rank_rates(number: int, elapsed_s: float, growth: Mapping[str, float], row_bytes: int) -> dict[str, float]:
+    # Whoever comes back as this rank counts from 0 again: less than at the last look.
+    batches, rows, wait_s = (max(0.0, growth[f"{count} of rank {number}"]) for count in _OF_RANK)
     return {
-        "batches_per_s": growth["batches"] / elapsed_s,
-        "rows_per_s": growth["rows"] / elapsed_s,
-        "bytes_per_s": growth["rows"] * row_bytes / elapsed_s,
-        "wait_fraction": min(1.0, growth["wait_s"] / elapsed_s),
+        "batches_per_s": batches / elapsed_s,
+        "rows_per_s": rows / elapsed_s,
+        "bytes_per_s": rows * row_bytes / elapsed_s,
+        "wait_fraction": min(1.0, wait_s / elapsed_s),
     }
 
 

@@ -1,7 +1,10 @@
 """The coordinator's shell: one thread, one loop, sockets and processes on one side, the state machine on the other.
 
 Phases: reading (the owner's request, then footers), serving. The owner's socket closing ends everything in any phase.
-The loop's turning is `PeerLoop`'s, the care of workers `WorkerCrew`'s; here is who is told what.
+The loop's turning is `PeerLoop`'s, the care of workers `WorkerCrew`'s, that of consumers `Audience`'s; here is who is
+told what.
+
+A private loader's owner is its one consumer. A served loader's owner only keeps it alive, and hears how it is.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.addresses import BlockAddresses
+from o41td.coordinator.audience import Audience, Consumer
 from o41td.coordinator.block_table import Block, BlockTable
 from o41td.coordinator.events import (
     BadRows,
@@ -27,6 +31,7 @@ from o41td.coordinator.events import (
     KillWorker,
     PieceWasBegun,
     RankAttached,
+    RankLeft,
     SendBatches,
     SendEnd,
     SendFailure,
@@ -47,7 +52,7 @@ from o41td.coordinator.state import LoaderState
 from o41td.coordinator.status_port import StatusPort
 from o41td.coordinator.worker_crew import WorkerCrew
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
-from o41td.errors import O41Error, error_from_record, error_to_record
+from o41td.errors import ConnectError, CoordinatorError, O41Error, error_from_record, error_to_record
 from o41td.host_memory import default_memory_limit_bytes
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
@@ -65,6 +70,7 @@ from o41td.workers.messages import (
     FooterFailed,
     FooterRead,
     LoaderFailed,
+    LoaderJoined,
     LoaderNotice,
     LoaderOpened,
     LoaderPlanned,
@@ -87,6 +93,8 @@ _TICK_S = 0.5
 _CLOCK_S = 0.1
 _PROGRESS_EVERY_S = 0.1
 _SLOW_FOOTER_S = 10.0
+_MAX_UNSENT_BYTES = 1 << 26
+"""What waits at most for a consumer that does not read, beside four times all the batches announced at once."""
 
 
 class _OwnerGone(Exception):
@@ -94,7 +102,7 @@ class _OwnerGone(Exception):
 
 
 class LoaderServer:
-    """Serves one owner with one rank."""
+    """Serves its owner, or the ranks that join under its name."""
 
     def __init__(self, owner: Channel, pool: WorkerPool, log: ChildLog) -> None:
         """Nothing happens before `run`."""
@@ -114,7 +122,8 @@ class LoaderServer:
         self._table: BlockTable | None = None
         self._state: LoaderState | None = None
         self._footers = (0, 0)  # read, of how many
-        self._served: ServeFrom | None = None
+        self._audience: Audience | None = None
+        self._opened: LoaderOpened | None = None
         self._quarantine: QuarantineFile | None = None
         self._figures = LoaderFigures()
         self._status_port: StatusPort | None = None
@@ -137,23 +146,40 @@ class LoaderServer:
         finally:
             if self._status_port is not None:
                 self._status_port.close()
+            if self._audience is not None:
+                self._audience.close()
             if self._segment is not None:
                 self._segment.close()
 
     def _tell_and_leave(self, message: Message) -> None:
-        """Sends a last message whole, then waits for the owner to hang up."""
+        """Sends everybody a last message whole, lets nobody else in, and waits for the owner to hang up."""
+        if self._status_port is not None:
+            self._status_port.close()
         with contextlib.suppress(_OwnerGone, O41Error):
-            self._tell_owner(message)
+            self._tell_all(message)
             while True:
                 self._pump(serving=False)
 
     def _tell_owner(self, message: Message) -> None:
         self._loop.send(self._owner, message)
 
+    def _tell_all(self, message: Message, descriptor: int | None = None) -> None:
+        """Tells the owner and every consumer, of whom the owner may be one."""
+        if self._audience is not None:
+            self._audience.tell_all(message, descriptor)
+        if self._audience is None or self._is_served:
+            self._loop.send(self._owner, message, descriptor)
+
+    @property
+    def _is_served(self) -> bool:
+        """Whether ranks join by name."""
+        return self._request is not None and self._request.config is not None
+
     def _open(self) -> None:
         assert self._request is not None
         job = self._job = StreamJob.from_record(self._request.job)
         self._crew.be_patient(job.stall_timeout_s)
+        self._seat_audience()
         if self._request.known_sources is not None:
             self._sources = [SourceIndex.from_record(record) for record in self._request.known_sources]
         else:
@@ -161,7 +187,13 @@ class LoaderServer:
         self._by_stage = [[s for s in self._sources if s.stage == stage] for stage in range(len(job.stages))]
         self._addresses = BlockAddresses(self._by_stage)
         limit = job.memory_limit_bytes or default_memory_limit_bytes()
-        self._size = size_loader(job, self._by_stage, world_size=self._request.world_size, limit_bytes=limit)
+        self._size = size_loader(
+            job,
+            self._by_stage,
+            world_size=self._request.world_size,
+            limit_bytes=limit,
+            ranks=self._request.ranks,
+        )
         records = [source.to_record() for source in self._sources]
         bound = {**self._size.bound.to_record(), "limit_bytes": limit, "table": self._size.bound.explain()}
         if self._request.plan_only:
@@ -184,17 +216,20 @@ class LoaderServer:
             stall_timeout_s=job.stall_timeout_s,
             crash_error=self._addresses.crash_error,
             stand_ins=stand_ins,
+            num_ranks=len(self._request.ranks),
         )
+        assert self._audience is not None
+        self._audience.max_unsent_bytes = _MAX_UNSENT_BYTES + 4 * 8 * self._size.bound.shape.announced_rows
         self._handle(TimePassed(self._loop.now_s))
         self._crew.greet_with(self._attachment(job), self._segment.fd)
         for worker in self._crew.workers:
             if worker.ready:
                 self._handle(WorkerBecameReady(worker.number))
         notices = [self._segment.notice] if self._segment.notice else []
-        opened = LoaderOpened(
+        self._opened = LoaderOpened(
             layout=layout.to_record(), sources=records, bound=bound, arena_kind=self._segment.kind, notices=notices
         )
-        self._loop.send(self._owner, opened, self._segment.fd)
+        self._tell_all(self._opened, self._segment.fd)
         self._open_status_port()
         assert self._status_port is not None
         if not self._status_port.is_open:
@@ -204,7 +239,39 @@ class LoaderServer:
         """Makes the loader findable, unless it is: when it is open, or when opening takes a while."""
         assert self._request is not None
         if self._status_port is None:
-            self._status_port = StatusPort(self._loop.selector, self._request.name, self._figures_record)
+            self._status_port = StatusPort(
+                self._loop.selector,
+                self._request.name,
+                self._figures_record,
+                on_join=self._admit if self._is_served else None,
+                num_ranks=len(self._request.ranks),
+            )
+
+    def _seat_audience(self) -> None:
+        """Makes the owner the one consumer, or lets others in: they may as well wait here until the loader is open.
+
+        Raises:
+            CoordinatorError: Nobody could come in.
+        """
+        assert self._request is not None
+        self._audience = Audience(
+            self._loop,
+            ranks=self._request.ranks,
+            max_unsent_bytes=_MAX_UNSENT_BYTES,
+            on_message=self._take_from_consumer,
+            on_loss=self._lose_consumer,
+        )
+        if not self._is_served:
+            self._loop.forget(self._owner.fileno())
+            self._audience.join(self._request.ranks[0], self._owner)
+            return
+        self._open_status_port()
+        assert self._status_port is not None
+        if not self._status_port.is_open:
+            raise CoordinatorError(
+                "a served loader must be found by its name, and no runtime folder is this user's alone",
+                advice="Give this user a folder /run/user/UID, or make /tmp/o41td-UID its own, of mode 0700",
+            )
 
     def _read_index(self, job: StreamJob) -> list[SourceIndex]:
         assert self._request is not None
@@ -220,7 +287,7 @@ class LoaderServer:
             if now_s - told_s > _PROGRESS_EVERY_S:
                 told_s = now_s
                 self._footers = reading.num_done, reading.num_shards
-                self._tell_owner(OpenProgress(*self._footers))
+                self._tell_all(OpenProgress(*self._footers))
             if now_s - began_s > _PROGRESS_EVERY_S and not self._request.plan_only:
                 self._open_status_port()
         self._desk = None
@@ -232,7 +299,7 @@ class LoaderServer:
             task = self._desk.newly_slow(worker, waited_s, limit_s=min(_SLOW_FOOTER_S, job.stall_timeout_s / 2))
             if task is not None:
                 words = f"worker {worker} has been reading the footer of {task.uri} for {waited_s:.1f} s"
-                self._tell_owner(LoaderNotice(f"opening waits: {words}", is_warning=True))
+                self._tell_all(LoaderNotice(f"opening waits: {words}", is_warning=True))
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -266,27 +333,91 @@ class LoaderServer:
 
     def _take_from_owner(self, message: Message) -> None:
         match message:
-            case OpenLoader():
+            case OpenLoader() if self._request is None:
                 self._request = message
-            case ServeFrom():
-                self._serve(message)
-            case BatchesGathered():
-                if self._served is not None and message.generation == self._served.generation:
-                    self._figures.note_gathered(message)
-                    self._handle(BatchesWereGathered(self._served.rank, message.generation, message.gathered))
-            case StatsRequest():
+            case StatsRequest() if self._request is not None:
                 self._tell_owner(StatsReply(message.request_id, self._figures_record()))
             case _:
                 raise _OwnerGone  # not our protocol
 
-    def _serve(self, message: ServeFrom) -> None:
+    # ---- consumers -------------------------------------------------------------------------------------------------
+
+    def _admit(self, rank: int, channel: Channel) -> None:
+        """Lets a trainer in that came to the port, or tells it why not."""
+        assert self._request is not None
+        assert self._audience is not None
+        try:
+            self._audience.join(rank, channel)
+        except ConnectError as error:
+            channel.queue(LoaderFailed(error_to_record(error)))
+            with contextlib.suppress(ChannelClosed):
+                channel.flush()
+            channel.close()
+            return
+        assert self._request.config is not None
+        self._audience.tell(rank, LoaderJoined(self._request.config, self._request.job, self._request.world_size))
+        if self._opened is not None:
+            assert self._segment is not None
+            self._audience.tell(rank, self._opened, self._segment.fd)
+
+    def _lose_consumer(self, consumer: Consumer) -> None:
+        """A consumer is gone: what was claimed for it is not needed any more, until somebody comes for its rank."""
+        if consumer.channel is self._owner:
+            raise _OwnerGone
+        why = "was hung up on: it sent what makes no sense, or did not read" if consumer.is_dismissed else "has left"
+        self._tell_owner(LoaderNotice(f"rank {consumer.rank} (pid {consumer.pid}) {why}"))
+        self._figures.note_leaving(consumer.rank)
+        if self._state is not None:
+            self._handle(RankLeft(consumer.rank))
+
+    def _take_from_consumer(self, consumer: Consumer, message: Message) -> None:
+        assert self._audience is not None
+        match message:
+            case ServeFrom() if self._can_serve(consumer, message):
+                self._serve(consumer, message)
+            case BatchesGathered() if self._may_have_gathered(consumer, message):
+                if consumer.served is not None and message.generation == consumer.served.generation:
+                    self._figures.note_gathered(consumer.rank, message)
+                    self._handle(BatchesWereGathered(consumer.rank, message.generation, message.gathered))
+            case StatsRequest():
+                self._audience.tell(consumer.rank, StatsReply(message.request_id, self._figures_record()))
+            case _:
+                self._audience.dismiss(consumer)
+
+    def _can_serve(self, consumer: Consumer, message: ServeFrom) -> bool:
+        """Whether a request is this consumer's to make, and for a place that there is."""
+        if self._job is None or self._request is None or self._state is None:
+            return False
+        if (message.rank, message.world_size) != (consumer.rank, self._request.world_size):
+            return False
+        if consumer.served is not None and message.generation <= consumer.served.generation:
+            return False
+        if not (0 <= message.stage < len(self._job.stages) and 0 <= message.position <= message.global_batch < 1 << 62):
+            return False
+        num_batches = self._order_of(message.stage).num_batches
+        return num_batches is None or message.position <= num_batches
+
+    def _may_have_gathered(self, consumer: Consumer, message: BatchesGathered) -> bool:
+        """Whether a consumer was sent what it says it has; of what it was sent earlier it may still speak."""
+        rank = None if self._state is None else self._state.ranks.get(consumer.rank)
+        if rank is None or message.generation < rank.generation:
+            return True
+        return message.generation == rank.generation and rank.num_gathered <= message.gathered <= rank.num_sent
+
+    def _order_of(self, stage: int) -> StageOrder:
+        assert self._job is not None
+        order = self._orders.get(stage)
+        if order is None:
+            order = self._orders[stage] = order_of(self._job, stage, self._by_stage[stage])
+        return order
+
+    def _serve(self, consumer: Consumer, message: ServeFrom) -> None:
+        assert self._audience is not None
         assert self._job is not None
         assert self._size is not None
         assert self._table is not None
         assert self._state is not None
-        order = self._orders.get(message.stage)
-        if order is None:
-            order = self._orders[message.stage] = order_of(self._job, message.stage, self._by_stage[message.stage])
+        order = self._order_of(message.stage)
         plan = plan_rank(
             order,
             self._by_stage[message.stage],
@@ -300,8 +431,9 @@ class LoaderServer:
             table=self._table,
             excluded=self._job.excluded,
         )
-        self._served = message
-        self._state.set_window(self._size.window_batches[message.stage])
+        consumer.served = message
+        stages = {other.served.stage for other in self._audience if other.served is not None}
+        self._state.set_window(min(self._size.window_batches[stage] for stage in stages))
         self._figures.note_serve(message, order, self._job.excluded)
         self._handle(RankAttached(message.rank, message.generation, plan))
 
@@ -400,9 +532,9 @@ class LoaderServer:
                 case SendBatches():
                     self._send_batches(instruction)
                 case SendEnd():
-                    self._tell_owner(StreamEnded(instruction.generation, instruction.dropped_rows))
+                    self._tell_rank(instruction.rank, StreamEnded(instruction.generation, instruction.dropped_rows))
                 case SendFailure():
-                    self._tell_owner(StreamFailed(instruction.generation, instruction.error))
+                    self._tell_rank(instruction.rank, StreamFailed(instruction.generation, instruction.error))
                 case FoundBadRows():
                     self._quarantine_rows(instruction)
                 case StartWorker():
@@ -422,10 +554,14 @@ class LoaderServer:
             releases=[bool(batch.closes) for batch in send.batches],
             rows=b"".join([rows.tobytes() for rows in send.arena_rows]),
         )
-        self._tell_owner(message)
+        self._tell_rank(send.rank, message)
+
+    def _tell_rank(self, rank: int, message: Message) -> None:
+        assert self._audience is not None
+        self._audience.tell(rank, message)
 
     def _quarantine_rows(self, found: FoundBadRows) -> None:
-        """Writes bad rows down and tells the owner; a file that cannot be written stops nothing."""
+        """Writes bad rows down and tells everybody; a file that cannot be written stops nothing."""
         assert self._quarantine is not None
         index = self._by_stage[found.stage][found.source]
         text = f"{len(found.rows)} rows are replaced by others of their source: {error_from_record(found.error)}"
@@ -433,23 +569,23 @@ class LoaderServer:
             self._quarantine.write_down(found, index)
         except OSError as error:
             text += f" (not written to {self._quarantine.path}: {error})"
-        self._tell_owner(LoaderNotice(text, is_warning=True))
+        self._tell_all(LoaderNotice(text, is_warning=True))
 
     def _figures_record(self) -> dict[str, Any]:
         assert self._request is not None
-        assert self._job is not None
         workers = list(self._crew.workers)
         if self._size is None or self._state is None or self._segment is None or self._addresses is None:
             return opening_record(self._request.name, workers, self._footers)
         return self._figures.record(
             name=self._request.name,
-            stage_names=[stage.name for stage in self._job.stages],
+            stage_names=[] if self._job is None else [stage.name for stage in self._job.stages],
             size=self._size,
             state=self._state,
             arena_kind=self._segment.kind,
             workers=workers,
             reading={worker: self._addresses.place_of(at, for_s) for worker, at, for_s in self._state.current_blocks()},
             sources=self._by_stage,
+            served_ranks=self._request.ranks if self._is_served else None,
         )
 
 

@@ -4,9 +4,12 @@ Arena slots hold, for the stage that needs most: every open window's live rows, 
 flight, and the blocks of resident sources; and never fewer than one batch may lie in, without which no eviction helps.
 
 Resident sources (infinite stages only) take at most half of what the bound leaves under the limit, and at most
-`_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch. Ranks of one host have a loader each, so
-the cap is shared among up to eight. A source that takes no more slots whole than its windows would is always resident:
-so is a tiny one, each of whose epochs would be a block of its own.
+`_RESIDENT_CAP_BYTES`, because their pages are reserved before the first batch. Ranks of one host may have a loader
+each, so the cap is shared among up to eight. A source that takes no more slots whole than its windows would is always
+resident: so is a tiny one, each of whose epochs would be a block of its own.
+
+Ranks that one loader serves share the windows of the lanes that they have in common, and no batch of one may take the
+last slots from another's: each has room for its own.
 """
 
 from __future__ import annotations
@@ -57,9 +60,14 @@ class LoaderSize:
 
 
 def size_loader(
-    job: StreamJob, sources: Sequence[Sequence[SourceIndex]], *, world_size: int, limit_bytes: int
+    job: StreamJob,
+    sources: Sequence[Sequence[SourceIndex]],
+    *,
+    world_size: int,
+    limit_bytes: int,
+    ranks: Sequence[int] = (0,),
 ) -> LoaderSize:
-    """Decides the size of a loader for one rank of `world_size`; `sources[stage]` are the indexes of a stage's sources.
+    """Decides the size of a loader for `ranks` of `world_size`; `sources[stage]` are the indexes of a stage's sources.
 
     Raises:
         MemoryBoundError: It cannot be had within `limit_bytes`.
@@ -67,7 +75,9 @@ def size_loader(
     fields = job.stages[0].sources[0].fields
     row_bytes = sum(field_bytes(field) for field in fields)
     every = [source for stage in sources for source in stage]
-    lanes_served = job.lanes // math.gcd(world_size, job.lanes)
+    num_groups = math.gcd(world_size, job.lanes)  # of ranks: those of one group read the same lanes
+    groups = {rank % num_groups for rank in ranks}
+    lanes_served = job.lanes // num_groups * len(groups)
     typical = _typical_unit_rows(every)
     num_windows = lanes_served * max(len(stage) for stage in sources)
     block_rows = job.block_rows or choose_block_rows(row_bytes, typical, num_windows)
@@ -80,6 +90,8 @@ def size_loader(
         lookahead=job.lookahead,
         batch_size=max(stage.batch_size for stage in job.stages),
         prefetch_batches=job.prefetch_batches,
+        num_ranks=len(ranks),
+        ranks_a_window=-(-len(ranks) // len(groups)),
         num_columns=len(fields),
         max_row_group_bytes=job.max_row_group_bytes,
         held_units=num_windows + 1,
@@ -98,7 +110,7 @@ def size_loader(
 
     def sized(stage: int, resident: frozenset[int], resident_slots: int) -> MemoryBound:
         batch_blocks = _most_blocks_of_batch(job, job.stages[stage], sources[stage], block_rows, resident)
-        lacking = max(0, batch_blocks - shape_of(stage, resident, 0).num_slots)
+        lacking = max(0, batch_blocks * len(ranks) - shape_of(stage, resident, 0).num_slots)
         return memory_bound(shape_of(stage, resident, resident_slots + lacking))
 
     def slots_if_not_resident(stage: int, source: SourceIndex) -> tuple[int, int]:
@@ -111,7 +123,8 @@ def size_loader(
     bounds: list[MemoryBound] = []
     for stage, stage_job in enumerate(job.stages):
         left_bytes = max(0, limit_bytes - memory_bound(shape_of(stage, frozenset(), 0)).total_bytes)
-        cap_bytes = min(_RESIDENT_CAP_BYTES // min(world_size, _RANKS_OF_A_HOST), left_bytes // 2)
+        loaders_beside = -(-min(world_size, _RANKS_OF_A_HOST) // len(ranks))
+        cap_bytes = min(_RESIDENT_CAP_BYTES // loaders_beside, left_bytes // 2)
         candidates: list[tuple[frozenset[int], MemoryBound]] = []
         if stage_job.infinite:
             # What a source would take otherwise is free. A batch's blocks may already have room in other windows: if

@@ -305,6 +305,7 @@ class LoaderState:
     # ---- progress --------------------------------------------------------------------------------------------------
 
     def _make_progress(self, *, plan_fully: bool) -> None:
+        self.has_more_to_plan = False
         for rank in self.ranks.values():
             self._plan(rank, fully=plan_fully)
             self._send(rank)
@@ -317,7 +318,6 @@ class LoaderState:
         all is planned. Time passes after every other event, and then the rest is.
         """
         target = self.lookahead * len(self.workers)
-        self.has_more_to_plan = False
         planned = False
         while not (rank.plan_ended or rank.told_failure):
             if planned and not fully:

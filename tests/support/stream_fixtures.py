@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import faulty_host as faults
+import served_loader
 import shard_writer
-from o41td import BatchStream, BatchStreamConfig, open_batch_stream
+from o41td import BatchStream, BatchStreamConfig, connect, open_batch_stream
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +36,21 @@ def open_stream() -> Iterator[Callable[..., BatchStream]]:
 def faulty_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> faults.FaultyHost:
     """A host whose loader processes fail on order."""
     return faults.FaultyHost.prepare(tmp_path / "faults", monkeypatch)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., served_loader.Served]]:
+    """Starts `o41td serve` and waits until it is ready: `serve(config, "--ranks", "2")`."""
+    with served_loader.serving(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def join(serve: Callable[..., served_loader.Served]) -> Iterator[Callable[..., BatchStream]]:
+    """Connects to served loaders; the streams are closed behind the test, before the loaders end."""
+    with ExitStack() as stack:
+
+        def joined(name: str, rank: int, **keys: Any) -> BatchStream:
+            return stack.enter_context(connect(name, rank=rank, **keys))
+
+        yield joined

@@ -15,6 +15,7 @@ from o41td.errors import (
     ChangedDataError,
     CheckpointError,
     ConfigError,
+    ConnectError,
     CoordinatorError,
     CorruptDataError,
     DataError,
@@ -48,6 +49,7 @@ EXAMPLES = [
     SharedMemoryError("full", where="/dev/shm", needed_bytes=100, free_bytes=10),
     StorageError("refused", uri="s3://b/k"),
     CoordinatorError("it died", log_tail="boom\n"),
+    ConnectError("there is no loader x", advice="Start it"),
     StreamClosedError(),
 ]
 

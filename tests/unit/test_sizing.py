@@ -140,3 +140,48 @@ def test_any_batch_fits_into_the_arena(seed):
     while num_rows < 8000 and (batches := plan.next_batches()):
         assert max(len(batch.blocks) for batch in batches) <= size.layout.num_slots
         num_rows += sum(len(batch.rows) for batch in batches)
+
+
+def _sized(lanes, world_size, ranks, **keys):
+    sources = [[make_source([[1000] * 80])]]
+    job = job_of([(1, 32, 4096, False)], lanes=lanes, block_rows=1000, **keys)
+    return size_loader(job, sources, world_size=world_size, limit_bytes=GIB, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "ranks", "windows", "sharers"),
+    [(8, range(8), 8, 1), (1, range(8), 1, 8), (4, (0, 1, 4), 2, 2), (4, range(8), 4, 2), (16, (3,), 2, 1)],
+    ids=["a lane each", "one lane", "0 and 4 share", "two a lane", "two lanes for one"],
+)
+def test_served_ranks_share_the_windows_of_lanes_in_common(lanes, ranks, windows, sharers):
+    """Of a world of 8 on L lanes, rank r reads the lanes l with l = r modulo gcd(8, L): a window each, once."""
+    size = _sized(lanes, 8, ranks)
+    shape = size.bound.shape
+    assert (len(shape.window_rows), shape.ranks_a_window, shape.num_ranks) == (windows, sharers, len(ranks))
+    assert size.layout.num_slots >= windows * (5 + 1) + 4 + 1  # as in the first test of this file
+
+
+def test_each_served_rank_has_room_for_a_batch_of_its_own():
+    """A batch of one lane lies in up to n blocks: the arena has as many for each of the ranks."""
+    alone, together = (
+        size_loader(
+            job_of([(1, 512, 4096, False)], block_rows=64),
+            [[make_source([[64] * 400])]],
+            world_size=8,
+            limit_bytes=GIB,
+            ranks=ranks,
+        ).layout.num_slots
+        for ranks in ((0,), range(8))
+    )
+    most_blocks_of_a_batch = 64  # 512 rows that leave a buffer of 4 096 = 64 blocks, and the next 512 keys' 8 to 16
+    assert together >= 8 * most_blocks_of_a_batch > alone
+
+
+def test_the_bound_counts_every_served_rank():
+    """Batches, announced and planned rows are each rank's own; the workers and the units' index are there once."""
+    one, eight = _sized(1, 8, (0,)).bound, _sized(1, 8, range(8)).bound
+    assert eight.terms["batches"] == 8 * one.terms["batches"]
+    units = 80 * 96
+    assert eight.terms["plan"] - units == 8 * (one.terms["plan"] - units)
+    assert eight.terms["processes"] == one.terms["processes"]
+    assert eight.terms["decode"] == one.terms["decode"]

@@ -17,7 +17,7 @@ import pytest
 from o41td import runtime_folder
 from o41td.coordinator.status_port import StatusPort
 from o41td.workers.channel import Channel, ChannelClosed
-from o41td.workers.messages import Retire, StatsReply, StatsRequest, encode_message
+from o41td.workers.messages import JoinLoader, Retire, StatsReply, StatsRequest, encode_message
 
 
 class Port:
@@ -80,9 +80,18 @@ def _is_answered(port: Port, client: socket.socket) -> bool:
         struct.pack("<I", 65) + bytes(65),
         struct.pack("<I", 2) + b"\x91\xff",
         struct.pack("<I", 2) + encode_message(Retire()),
+        struct.pack("<I", 3) + encode_message(JoinLoader(1)),
         (struct.pack("<I", 3) + encode_message(StatsRequest(1))) * 100,
     ],
-    ids=["http", "4 GiB announced", "a byte too long", "no message", "another message", "a hundred questions at once"],
+    ids=[
+        "http",
+        "4 GiB announced",
+        "a byte too long",
+        "no message",
+        "another message",
+        "a rank",
+        "a hundred questions at once",
+    ],
 )
 def test_a_client_that_does_not_ask_properly_is_hung_up_on(port: Port, content: bytes) -> None:
     """It hears the end of the connection; the next one is answered; at most a few figures were made for it."""
@@ -100,6 +109,30 @@ def test_a_client_that_does_not_ask_properly_is_hung_up_on(port: Port, content: 
         assert b"Traceback" not in received
     with port.client() as client:
         assert _is_answered(port, client)
+
+
+def test_a_served_loaders_port_hands_ranks_over(port: Port) -> None:
+    """The channel comes with the rank, is watched no longer, and others still get their figures; its entry says so."""
+    port.port.close()
+    joined: list[tuple[int, Channel]] = []
+    port.port = StatusPort(
+        port.selector, "ours", dict, on_join=lambda rank, channel: joined.append((rank, channel)), num_ranks=2
+    )
+    (entry,) = runtime_folder.listed_loaders()
+    assert (entry.name, entry.is_served) == ("ours", True)
+    port.path = entry.socket_path
+    with port.client() as trainer, port.client() as asker:
+        Channel(trainer, blocking=True).send(JoinLoader(3))
+        port.turn()
+        ((rank, channel),) = joined
+        assert (rank, channel.peer_pid) == (3, os.getpid())
+        assert channel.fileno() not in port.selector.get_map()
+        assert _is_answered(port, asker)
+        port.port.close()
+        channel.queue(StatsReply(5, {}))
+        channel.flush()
+        assert Channel(trainer, blocking=True).receive(5) == StatsReply(5, {})
+        channel.close()
 
 
 def test_silent_clients_do_not_keep_others_out(port: Port) -> None:

@@ -93,6 +93,22 @@ def test_the_slowest_rank_decides():
     assert verdict_of(loader).limit == "decoding"
 
 
+def test_a_rank_that_lags_is_named_where_memory_is_short():
+    """Rank 1 is 90 steps behind: blocks are kept for it. Three steps are nothing to speak of."""
+    loader = figures(wait=0.6, busy=0.3, free=0)
+    loader["ranks"] = [loader["ranks"][0] | {"rank": rank, "step": step} for rank, step in enumerate((100, 10, 97))]
+    verdict = verdict_of(loader)
+    assert (verdict.limit, verdict.evidence[-1]) == ("memory", "rank 1 is behind: at step 10, rank 0 at 100")
+    loader["ranks"][1]["step"] = 97
+    assert "behind" not in verdict_of(loader).evidence[-1]
+
+
+def test_a_served_loader_without_ranks_is_idle():
+    """Nobody is connected, and how many may."""
+    verdict = verdict_of(figures(wait=0.0, busy=0.0, ranks=[], served_ranks=[0, 1, 2]))
+    assert (verdict.limit, verdict.evidence) == ("idle", ("3 may connect",))
+
+
 def test_a_loader_that_opens_says_how_far_it_is():
     """Footers read, of how many; nothing else is known yet."""
     verdict = verdict_of({"state": "opening", "opening": {"footers": 1200, "of": 5000}, "ranks": []})
