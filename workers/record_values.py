@@ -117,33 +117,43 @@ def _packed_rows(rows: Sequence[Sequence[Any]], field: FieldPlan) -> NDArray[Any
 
 
 def _leaf_of(values: list[Any], field: FieldPlan) -> tuple[Any, list[Misfit]]:
+    """Numbers and None."""
+    numbers = _plain_numbers(values, field)
+    if numbers is not None:
+        return pa.array(numbers), []
+    there = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    mask = None
+    if not there.all():
+        values, mask = [0 if value is None else value for value in values], ~there
+        numbers = _plain_numbers(values, field)
+    misfits: list[Misfit] = []
+    if numbers is None:
+        numbers, misfits = _judged(values, field)
+    return pa.array(numbers, mask=mask), misfits
+
+
+def _plain_numbers(values: list[Any], field: FieldPlan) -> NDArray[Any] | None:
+    """The numbers where all are such and surely fit, converted at once; else None."""
     try:
         numbers = np.frombuffer(array(_CODES[field.dtype], values), np.dtype(_CODES[field.dtype]))
     except (TypeError, OverflowError):
-        return _judged(values, field)
+        return None
     large = np.flatnonzero(np.abs(numbers) >= _EXACT[field.dtype]) if field.dtype in _EXACT else ()
-    if any(isinstance(values[place], int) for place in large):
-        return _judged(values, field)
-    return pa.array(numbers), []
+    return None if any(isinstance(values[place], int) for place in large) else numbers
 
 
-def _judged(values: Sequence[Any], field: FieldPlan) -> tuple[Any, list[Misfit]]:
+def _judged(values: Sequence[Any], field: FieldPlan) -> tuple[NDArray[Any], list[Misfit]]:
     """Values looked at one by one."""
-    is_float = field.dtype in _EXACT
     judge = _Judge(field)
-    numbers: list[Any] = []
+    numbers = array("d" if field.dtype in _EXACT else "q")
     misfits = []
-    valid = np.ones(len(values), np.bool_)
     for row, value in enumerate(values):
         try:
-            number = None if value is None else judge.number_of(value)
+            numbers.append(judge.number_of(value))
         except _Unfit as unfit:
-            number = 0
+            numbers.append(0)
             misfits.append(Misfit(row, _shown(value), str(unfit), unfit.advice))
-        valid[row] = number is not None
-        numbers.append(0 if number is None else number)
-    data = np.array(numbers, np.float64 if is_float else np.int64)
-    return pa.array(data, mask=None if valid.all() else ~valid), misfits
+    return np.frombuffer(numbers, np.dtype(numbers.typecode)), misfits
 
 
 class _Unfit(Exception):
