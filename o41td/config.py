@@ -21,7 +21,7 @@ from o41td.config_file import read_document
 from o41td.config_model import ConfigModel, Duration, Listed, Share, Size, Text, whole_number
 from o41td.errors import ConfigError
 from o41td.exclude_config import batch_ranges
-from o41td.field_config import ProjectedField
+from o41td.field_config import DTYPES, ProjectedField
 from o41td.fields import FieldPlan
 from o41td.source_config import FileSource, ManifestSource, ShardFile, joined_path, refuse_repeats
 from o41td.stage_config import Shuffle, Stage
@@ -93,6 +93,13 @@ class BatchStreamConfig(ConfigModel):
     @classmethod
     def _check_field_names(cls, value: Sequence[ProjectedField]) -> Sequence[ProjectedField]:
         refuse_repeats("field", [field.name for field in value])
+        problems = [
+            (f"[{index}].dtype", f"is missing; give one of {', '.join(DTYPES)}")
+            for index, field in enumerate(value)
+            if field.dtype is None
+        ]
+        if problems:
+            raise ConfigError(problems=problems)
         return value
 
     @field_validator("stages", mode="after")
