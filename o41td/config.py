@@ -23,6 +23,7 @@ from o41td.errors import ConfigError
 from o41td.exclude_config import batch_ranges
 from o41td.field_config import DTYPES, ProjectedField
 from o41td.fields import FieldPlan
+from o41td.path_argument import path_text
 from o41td.source_config import FileSource, ManifestSource, ShardFile, joined_path, refuse_repeats
 from o41td.stage_config import Shuffle, Stage
 from o41td.storage_config import StorageConfig
@@ -178,6 +179,7 @@ class BatchStreamConfig(ConfigModel):
         Raises:
             ConfigError: There is no such file, it cannot be parsed, or it does not make sense.
         """
+        path = path_text(path)
         document = read_document(path)
         try:
             config = cls.model_validate(document)
@@ -185,7 +187,7 @@ class BatchStreamConfig(ConfigModel):
             problems, detail = error.problems, error.detail
         else:
             return config.relative_to(os.path.dirname(os.path.abspath(path)))
-        raise ConfigError(detail, where=os.fspath(path), problems=problems)
+        raise ConfigError(detail, where=path, problems=problems)
 
     def relative_to(self, folder: str) -> Self:
         """This config with relative local paths taken from a folder."""
