@@ -23,6 +23,7 @@ from typing import Any
 
 from o41td.errors import MemoryBoundError
 from o41td.shm.layout import arena_bytes_of, batch_bytes_of
+from o41td.sizes import human_bytes
 
 __all__ = [
     "FACTS_BYTES",
@@ -34,7 +35,6 @@ __all__ = [
     "MemoryBound",
     "block_fill_rows",
     "choose_block_rows",
-    "human_bytes",
     "memory_bound",
     "slots_needed",
     "stream_bytes",
@@ -268,11 +268,13 @@ class MemoryBound:
         shape = self.shape
         batch = human_bytes(batch_bytes_of(shape.field_row_bytes, shape.batch_size))
         workers = f"{shape.threads} worker{'' if shape.threads == 1 else 's'}"
+        windows = f"{sum(shape.window_rows)} rows in {len(shape.window_rows)} windows"
+        kept = windows if shape.window_rows else "all of whose rows stay decoded"
         stories = {
             "arena": f"{shape.num_slots} slots of {shape.block_rows} rows ({human_bytes(shape.slot_bytes)})",
             "decode": f"{workers}, {human_bytes(_decode_bytes_of(shape))} each",
             "batches": f"{_batches_of(shape)} batches of {shape.batch_size} rows ({batch})",
-            "plan": f"{shape.num_units} units, {sum(shape.window_rows)} rows in {len(shape.window_rows)} windows",
+            "plan": f"{shape.num_units} units, {kept}",
             "processes": f"1 coordinator, {workers}",
         }
         return stories.get(term, "")
@@ -382,19 +384,6 @@ def choose_block_rows(row_bytes: int, unit_rows_typical: int, num_windows: int) 
     if unit_rows <= 2 * target_rows:
         return unit_rows
     return -(-unit_rows // -(-unit_rows // target_rows))
-
-
-def human_bytes(num_bytes: int) -> str:
-    """Returns a size for people: `"512 B"`, `"1.5 KiB"`, `"2.0 GiB"`."""
-    if num_bytes < 1024:
-        return f"{num_bytes} B"
-    value, units = num_bytes / 1024, iter(("KiB", "MiB", "GiB", "TiB"))
-    unit = next(units)
-    for larger in units:
-        if value < 1023.95:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.1f} {unit}"
 
 
 def _batches_of(shape: LoaderShape) -> int:

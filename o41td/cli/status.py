@@ -16,7 +16,7 @@ from rich.text import Text
 
 from o41td.cli.failure import UsageProblem
 from o41td.cli.wording import bytes_text, count_text, duration_text, share_text
-from o41td.memory import human_bytes
+from o41td.sizes import human_bytes
 
 __all__ = ["loaders_view", "show_status"]
 

@@ -17,7 +17,7 @@ from o41td.cli.wording import (
     share_text,
     speed_text,
 )
-from o41td.memory import human_bytes
+from o41td.sizes import human_bytes
 
 __all__ = ["print_demo_summary", "print_run_summary"]
 

@@ -10,7 +10,6 @@ from o41td.memory import (
     LoaderShape,
     block_fill_rows,
     choose_block_rows,
-    human_bytes,
     memory_bound,
     slots_needed,
     stream_bytes,
@@ -173,6 +172,9 @@ def test_explain_is_a_table_biggest_first():
     assert "15 slots of 1024 rows (8.0 MiB)" in lines[1]
     assert "120.1 MiB" in lines[1]
     assert lines[3].split()[1:3] == ["1.3", "MiB"]
+    assert lines[4].endswith("1000 units, 8192 rows in 2 windows")
+    resident = memory_bound(replace(SHAPE, window_rows=(), extra_slots=9)).explain().splitlines()
+    assert resident[4].endswith("1000 units, all of whose rows stay decoded")
 
 
 @pytest.mark.parametrize(
@@ -224,19 +226,3 @@ def test_slots_needed_is_enough_at_any_alignment(fill):
     for rows in range(1, 40):
         worst = max((start + rows - 1) // fill - start // fill + 1 for start in range(fill))
         assert worst <= slots_needed([rows], fill, 0) <= worst + 1
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.5 KiB"),
-        (MIB - 1, "1.0 MiB"),
-        (3 << 30, "3.0 GiB"),
-        (5 << 50, "5120.0 TiB"),
-    ],
-)
-def test_human_bytes(num_bytes, text):
-    """Sizes read as people say them."""
-    assert human_bytes(num_bytes) == text

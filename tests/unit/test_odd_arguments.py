@@ -1,4 +1,4 @@
-"""What no caller means: integers for paths, dicts for objects, texts that are none; all refused before anything happens."""
+"""What no caller means: integers for paths, dicts for objects, texts that are none; refused before anything happens."""
 
 from __future__ import annotations
 
