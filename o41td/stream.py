@@ -91,7 +91,7 @@ class BatchStream:
         gatherer = Gatherer(
             loader,
             restart=restart,
-            buffers=StageBuffers(job),
+            buffers=StageBuffers(job, self._lookup.batch_rows),
             prefetch_batches=job.prefetch_batches,
             rank=rank,
             world_size=world_size,

@@ -38,6 +38,7 @@ from o41td.memory import (
     slots_needed,
     stream_bytes,
 )
+from o41td.order_lookup import most_batch_rows
 from o41td.shm.layout import ArenaLayout, plan_arena
 
 __all__ = ["LoaderSize", "size_loader"]
@@ -72,6 +73,7 @@ def size_loader(
     Raises:
         MemoryBoundError: It cannot be had within `limit_bytes`.
     """
+    job = _without_room_for_nothing(job, sources)
     fields = job.stages[0].sources[0].fields
     row_bytes = sum(field_bytes(field) for field in fields)
     every = [source for stage in sources for source in stage]
@@ -147,6 +149,15 @@ def size_loader(
         resident=tuple(resident),
         window_batches=tuple(_window_batches(job, stage) for stage in job.stages),
         ahead_rows=bound.shape.ahead_rows,
+    )
+
+
+def _without_room_for_nothing(job: StreamJob, sources: Sequence[Sequence[SourceIndex]]) -> StreamJob:
+    """Returns the job with batches no larger than they can become."""
+    stages = zip(job.stages, sources, strict=True)
+    return replace(
+        job,
+        stages=tuple(replace(stage, batch_size=most_batch_rows(stage, job.lanes, found)) for stage, found in stages),
     )
 
 
