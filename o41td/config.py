@@ -58,7 +58,8 @@ class BatchStreamConfig(ConfigModel):
         max_row_group_bytes: Row groups above it are streamed in slices.
         on_bad_data: "raise", or "replace" rows that cannot be had with other rows of their source.
         bad_data_budget: The share of a source's rows, 0 to 1, that may be replaced; more of them are an error.
-        quarantine_file: Where replaced rows are written down, `o41td-quarantine.jsonl` if left out.
+        quarantine_file: Where replaced rows are written down; a relative path, as the default is one, is taken as any
+            other in a config.
         stall_timeout_s: Work given out longer ago than this is given out again.
         cache_dir: A folder for decoded blocks; none if left out.
         cache_limit_bytes: The most that `cache_dir` may hold.
@@ -84,7 +85,7 @@ class BatchStreamConfig(ConfigModel):
     max_row_group_bytes: Size = 64 * 2**20
     on_bad_data: Literal["raise", "replace"] = "raise"
     bad_data_budget: Share = 0.05
-    quarantine_file: Text | None = None
+    quarantine_file: Text = "o41td-quarantine.jsonl"
     stall_timeout_s: Duration = 120.0
     cache_dir: Text | None = None
     cache_limit_bytes: Size | None = None
@@ -192,9 +193,10 @@ class BatchStreamConfig(ConfigModel):
     def relative_to(self, folder: str) -> Self:
         """This config with relative local paths taken from a folder."""
         update: dict[str, Any] = {"stages": tuple(stage.relative_to(folder) for stage in self.stages)}
-        for name in ("cache_dir", "quarantine_file"):
-            if getattr(self, name) is not None:
-                update[name] = joined_path(folder, getattr(self, name))
+        if self.cache_dir is not None:
+            update["cache_dir"] = joined_path(folder, self.cache_dir)
+        if self.on_bad_data == "replace":  # else there is none
+            update["quarantine_file"] = joined_path(folder, self.quarantine_file)
         return self.model_copy(update=update)
 
     @classmethod

@@ -94,7 +94,7 @@ def test_defaults_are_the_documented_ones():
         "max_row_group_bytes": 67108864,
         "on_bad_data": "raise",
         "bad_data_budget": 0.05,
-        "quarantine_file": None,
+        "quarantine_file": "o41td-quarantine.jsonl",
         "stall_timeout_s": 120.0,
         "cache_dir": None,
         "cache_limit_bytes": None,
