@@ -124,6 +124,17 @@ def test_a_killed_server_takes_its_stopped_coordinator_with_it(config, serve):
     wait_until_gone(loader, deadline_s=15)
 
 
+def test_a_name_is_free_as_soon_as_its_server_is_killed(config, serve):
+    """SIGKILL of the server, its coordinator stopped: the next of that name starts, and is the only one."""
+    first = serve(config, "--ranks", "1")
+    os.kill(first.coordinator_pid, signal.SIGSTOP)
+    first.end(signal.SIGKILL)
+    second = serve(config, "--ranks", "1", name=first.name)
+    entry = served_loader(first.name)
+    assert entry is not None
+    assert entry.pid == second.coordinator_pid != first.coordinator_pid
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_server_that_ends_is_waited_for(config, serve, join, caplog, number):
     """The server ends, another of its name comes: the stream goes on with the same bytes, having said that it waits."""
