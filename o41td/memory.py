@@ -86,6 +86,10 @@ RECORD_FETCH_BYTES = 1 * MIB
 
 # Of a unit in the index: row count, first row, shard, row group, its place in an epoch's permutation, in two processes.
 PLAN_UNIT_BYTES = 96
+# Of a shard: its name, sizes and version, in the coordinator (as they came out of the index cache too) and in each
+# trainer. With 200 000 shards, opening took them 2 360 and 600 bytes a shard at most.
+PLAN_SHARD_BYTES = 2560
+RANK_SHARD_BYTES = 640
 # Of a live row in a shuffle window: key, row in the line, arena row, and a sorting copy of the keys.
 PLAN_WINDOW_ROW_BYTES = 40
 # Of an announced row: its place in the arena in the plan, the message, the socket's buffers and the consumer's queue.
@@ -135,6 +139,7 @@ class LoaderShape:
         footers_bytes: Footers of all shards, as they are in the files.
         largest_footer_bytes: The largest of them.
         num_units: Units of all sources.
+        num_shards: Shards of all sources.
         extra_slots: Slots beyond the need, to keep small sources resident.
         announced_rows: Rows of the batches that are announced to one consumer at once.
         buffer_rows: The largest `shuffle.buffer_rows` of all stages, 0 without shuffle.
@@ -161,6 +166,7 @@ class LoaderShape:
     footers_bytes: int = 0
     largest_footer_bytes: int = 0
     num_units: int
+    num_shards: int = 0
     extra_slots: int = 0
     announced_rows: int = 0
     buffer_rows: int = 0
@@ -274,7 +280,7 @@ class MemoryBound:
             "arena": f"{shape.num_slots} slots of {shape.block_rows} rows ({human_bytes(shape.slot_bytes)})",
             "decode": f"{workers}, {human_bytes(_decode_bytes_of(shape))} each",
             "batches": f"{_batches_of(shape)} batches of {shape.batch_size} rows ({batch})",
-            "plan": f"{shape.num_units} units, {kept}",
+            "plan": f"{shape.num_shards} shards, {shape.num_units} units, {kept}",
             "processes": f"1 coordinator, {workers}",
         }
         return stories.get(term, "")
@@ -287,7 +293,8 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
             "arena": arena_bytes_of(shape.field_row_bytes, num_slots=shape.num_slots, block_rows=shape.block_rows),
             "decode": shape.threads * _decode_bytes_of(shape),
             "batches": _batches_of(shape) * batch_bytes_of(shape.field_row_bytes, shape.batch_size),
-            "plan": shape.num_units * PLAN_UNIT_BYTES
+            "plan": shape.num_shards * (PLAN_SHARD_BYTES + shape.num_ranks * RANK_SHARD_BYTES)
+            + shape.num_units * PLAN_UNIT_BYTES
             + sum(shape.window_rows) * shape.ranks_a_window * PLAN_WINDOW_ROW_BYTES
             + shape.announced_rows * shape.num_ranks * ANNOUNCED_ROW_BYTES
             + shape.ahead_rows * shape.num_ranks * PLANNED_ROW_BYTES,

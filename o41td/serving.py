@@ -89,11 +89,7 @@ def served_name(name: str) -> Iterator[None]:
     """
     try:
         with claimed_name(name):
-            deadline_s = time.monotonic() + _LAST_BREATH_S
-            while (orphan := served_loader(name)) is not None:
-                if time.monotonic() > deadline_s:
-                    raise NameTaken(str(orphan.pid))
-                time.sleep(_LOOK_AGAIN_S)
+            _outwait_orphan(name)
             yield
     except NameTaken as taken:
         raise ConfigError(
@@ -101,6 +97,15 @@ def served_name(name: str) -> Iterator[None]:
             problems=[("name", f"{name!r} is served by process {taken}")],
             advice="End that one, or take another name",
         ) from None
+
+
+def _outwait_orphan(name: str) -> None:
+    """Waits for the end of a loader whose server has died."""
+    deadline_s = time.monotonic() + _LAST_BREATH_S
+    while (orphan := served_loader(name)) is not None:
+        if time.monotonic() > deadline_s:
+            raise NameTaken(str(orphan.pid))
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def keep_serving(

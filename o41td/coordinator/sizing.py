@@ -101,6 +101,7 @@ def size_loader(
         footers_bytes=sum(source.footers_bytes for source in every),
         largest_footer_bytes=max((source.largest_footer_bytes for source in every), default=0),
         num_units=sum(len(source.unit_rows) for source in every),
+        num_shards=sum(len(source.shards) for source in every),
         announced_rows=max(_window_batches(job, stage) * stage.batch_size for stage in job.stages),
         buffer_rows=max(stage.buffer_rows for stage in job.stages),
         reach_rows=_most_rows(job, sources),

@@ -31,6 +31,7 @@ SHAPE = LoaderShape(
     fetch_bytes=5 * MIB,
     max_row_group_bytes=64 * MIB,
     num_units=1000,
+    num_shards=20,
 )
 
 
@@ -43,7 +44,7 @@ def test_terms_by_hand():
         "arena": 15 * 1024 * 8192 + 15 * 1024 * 4,  # both whole pages
         "decode": 2 * (2 * 20 * MIB + 5 * MIB + 2 * MIB + 1024 * 8196 + 12 * MIB),
         "batches": 5 * (32 * 8192 + 128),
-        "plan": 1000 * 96 + 8192 * 40 + 6 * 1024 * 32,  # planned ahead: four blocks in flight and two
+        "plan": 20 * (2560 + 640) + 1000 * 96 + 8192 * 40 + 6 * 1024 * 32,  # ahead: 4 blocks in flight and 2
         "processes": (38 + 23 + 2 * 26) * MIB,
     }
     assert bound.total_bytes == sum(bound.terms.values())
@@ -172,9 +173,9 @@ def test_explain_is_a_table_biggest_first():
     assert "15 slots of 1024 rows (8.0 MiB)" in lines[1]
     assert "120.1 MiB" in lines[1]
     assert lines[3].split()[1:3] == ["1.3", "MiB"]
-    assert lines[4].endswith("1000 units, 8192 rows in 2 windows")
+    assert lines[4].endswith("20 shards, 1000 units, 8192 rows in 2 windows")
     resident = memory_bound(replace(SHAPE, window_rows=(), extra_slots=9)).explain().splitlines()
-    assert resident[4].endswith("1000 units, all of whose rows stay decoded")
+    assert resident[4].endswith("20 shards, 1000 units, all of whose rows stay decoded")
 
 
 @pytest.mark.parametrize(

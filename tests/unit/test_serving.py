@@ -41,5 +41,5 @@ def test_ranks_are_a_number_or_a_range(text, world_size, ranks, size):
 )
 def test_senseless_ranks_are_refused(text, world_size):
     """None, backwards, beyond the world, of an unknown world, or no number: ConfigError."""
-    with pytest.raises(ConfigError, match="world_size|ranks|rank"):
+    with pytest.raises(ConfigError, match=r"(world_size|ranks|rank)`: "):
         served_ranks_of(text, world_size)
