@@ -184,6 +184,75 @@ def index(target: Target, as_json: AsJson = False, _debug: Debug = False) -> Non
 
 
 @app.command()
+def write(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files, folders, globs: Parquet, Arrow, CSV, JSON lines, msgpack.zstf, MDS folders, WebDataset tars."
+        ),
+    ],
+    to: Annotated[str, typer.Option("--to", help="The manifest to publish (…/NAME.json), or its folder.")],
+    split: Annotated[
+        list[str] | None,
+        typer.Option("--split", help="NAME=SHARE, such as train=0.99; may be repeated. All rows are train if absent."),
+    ] = None,
+    split_by: Annotated[
+        str | None, typer.Option("--split-by", help="Rows with the same value of this column go to the same split.")
+    ] = None,
+    stage: Annotated[str | None, typer.Option("--stage", help="The curriculum stage of all shards.")] = None,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Shuffle all rows once, on disk, in bounded memory.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the splits and the shuffle.")] = 0,
+    layout: Annotated[
+        str, typer.Option("--layout", help="balanced, fast, or lists (for tools that want to see lists).")
+    ] = "balanced",
+    fast: Annotated[bool, typer.Option("--fast", help="The same as --layout fast.")] = False,
+    encoding: Annotated[
+        str, typer.Option("--encoding", help="The shards' encoding: parquet, jsonl.gz or msgpack.zstf.")
+    ] = "parquet",
+    input_format: Annotated[
+        str | None, typer.Option("--format", help="What the inputs are, where their suffixes do not tell.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="Keep this column; may be repeated. All if absent.")
+    ] = None,
+    shard_size: Annotated[
+        str, typer.Option("--shard-size", help="What a shard's rows take when decoded, about.")
+    ] = "256MiB",
+    row_group_size: Annotated[
+        str | None, typer.Option("--row-group-size", help="What a row group's rows take when decoded, about.")
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Shards that are written at once.")] = 2,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Write rows of other formats, or of Parquet laid out badly, as shards that stream fast, and a manifest.
+
+    Run again after a kill it goes on: shards that are done are passed over. Every shard is read back and compared.
+    """
+    from o41td.cli.write import write_data, write_job_of
+
+    job = write_job_of(
+        inputs,
+        to,
+        splits=split,
+        layout="fast" if fast else layout,
+        shard_size=shard_size,
+        row_group_size=row_group_size,
+        split_by=split_by,
+        stage=stage,
+        shuffle=shuffle,
+        seed=seed,
+        encoding=encoding,
+        input_format=input_format,
+        columns=column,
+        threads=threads,
+    )
+    write_data(job, as_json=as_json)
+
+
+@app.command()
 def trace(
     target: Target,
     batch: Annotated[int | None, typer.Option("--batch", min=0, help="What was in this global batch?")] = None,

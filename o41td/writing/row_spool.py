@@ -49,9 +49,15 @@ class RowSpool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._held.clear()
+        self.clear()
+
+    def clear(self) -> None:
+        """Lets go of all rows."""
+        self._held, self._runs = [], []
+        self._held_bytes = self.num_rows = self.num_bytes = 0
         if self._file is not None:
             self._file.close()
+            self._file = None
 
     def add(self, batch: Any) -> None:
         """Takes a record batch.
