@@ -253,6 +253,65 @@ def write(
 
 
 @app.command()
+def pack(
+    inputs: Annotated[
+        list[str], typer.Argument(help="Files, folders, globs of documents, one a row, as `write` takes.")
+    ],
+    to: Annotated[str, typer.Option("--to", help="The manifest to publish (…/NAME.json), or its folder.")],
+    length: Annotated[int, typer.Option("--length", min=1, help="Tokens of a sequence.")],
+    method: Annotated[
+        str, typer.Option("--method", help="best-fit keeps documents whole; concatenate cuts them and wastes nothing.")
+    ] = "best-fit",
+    column: Annotated[str, typer.Option("--column", help="The column of token lists.")] = "tokens",
+    mask_column: Annotated[
+        str | None, typer.Option("--mask-column", help="A column of as many bools: which tokens count for the loss.")
+    ] = None,
+    separator: Annotated[
+        int | None, typer.Option("--separator", min=0, help="A token to put behind every document.")
+    ] = None,
+    pad: Annotated[int, typer.Option("--pad", min=0, help="The token of padding.")] = 0,
+    drop_last: Annotated[bool, typer.Option("--drop-last", help="Leave out a last sequence that is not full.")] = False,
+    split: Annotated[str, typer.Option("--split", help="The split of all shards.")] = "train",
+    stage: Annotated[str | None, typer.Option("--stage", help="The curriculum stage of all shards.")] = None,
+    layout: Annotated[str, typer.Option("--layout", help="balanced, fast or lists.")] = "balanced",
+    fast: Annotated[bool, typer.Option("--fast", help="The same as --layout fast.")] = False,
+    input_format: Annotated[
+        str | None, typer.Option("--format", help="What the inputs are, where their suffixes do not tell.")
+    ] = None,
+    shard_size: Annotated[
+        str, typer.Option("--shard-size", help="What a shard's rows take when decoded, about.")
+    ] = "256MiB",
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Shards that are written at once.")] = 2,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Pack documents into sequences of one length, with loss masks, position ids, lengths and each piece's source.
+
+    Run again after a kill it goes on. Says how many tokens came in, and how much of what went out is padding.
+    """
+    from o41td.cli.pack import pack_documents, pack_job_of
+
+    job = pack_job_of(
+        inputs,
+        to,
+        layout="fast" if fast else layout,
+        shard_size=shard_size,
+        length=length,
+        method=method,
+        column=column,
+        mask_column=mask_column,
+        separator=separator,
+        pad=pad,
+        drop_last=drop_last,
+        split=split,
+        stage=stage,
+        input_format=input_format,
+        threads=threads,
+    )
+    pack_documents(job, as_json=as_json)
+
+
+@app.command()
 def trace(
     target: Target,
     batch: Annotated[int | None, typer.Option("--batch", min=0, help="What was in this global batch?")] = None,

@@ -13,17 +13,17 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from o41td.encodings import PARQUET
-from o41td.errors import ConfigError, CorruptDataError, DatasetConflictError
+from o41td.errors import ConfigError, DatasetConflictError
+from o41td.listing import is_local
 from o41td.order.hash import hash_range, stream_key
 from o41td.storage_config import StorageConfig
 from o41td.writing.dataset_writer import DatasetWriter
@@ -31,11 +31,10 @@ from o41td.writing.inputs import InputFile, columns_of, list_inputs, read_inputs
 from o41td.writing.layout import BALANCED, Layout
 from o41td.writing.row_digest import digest_of, row_hashes
 from o41td.writing.row_shuffle import RowShuffle
-from o41td.writing.row_spool import RowSpool
 from o41td.writing.saved_shard import RECORDS_FOLDER, SavedShard
-from o41td.writing.shard_reading import shard_batches
+from o41td.writing.shard_cutter import ShardCutter
 
-__all__ = ["WriteJob", "WriteProgress", "WriteReport", "run_write"]
+__all__ = ["WriteJob", "WriteProgress", "WriteReport", "claim_folder", "run_write"]
 
 _SPLIT, _SHUFFLE = 1, 2
 _MASK = (1 << 64) - 1
@@ -105,11 +104,10 @@ class WriteJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteProgress:
-    """How far a job is: rows read and bytes of the inputs they stood in, rows in finished shards, shards."""
+    """How far a job is: rows read, bytes of the inputs that are behind, shards that are finished."""
 
     rows_read: int
     input_bytes: int
-    rows_done: int
     shards: int
 
 
@@ -156,34 +154,53 @@ def run_write(
     """
     files = list_inputs(job.inputs, job.input_format)
     writer = DatasetWriter(job.manifest_uri, job.encoding, storage, layout=job.layout)
-    _claim(writer, job.record(files))
+    claim_folder(writer, job.record(files))
+    reading = _Reading(job, files)
+    shards: list[SavedShard] = []
+
+    def tell() -> None:
+        if on_progress is not None:
+            on_progress(WriteProgress(rows_read=reading.rows, input_bytes=reading.input_bytes, shards=len(shards)))
+
+    def on_shard(shard: SavedShard) -> None:
+        shards.append(shard)
+        tell()
+
     with ExitStack() as held:
-        run = held.enter_context(_Run(job, files, writer, on_progress))
+        cutter = held.enter_context(
+            ShardCutter(writer, stage=job.stage, shard_bytes=job.shard_bytes, threads=job.threads, on_shard=on_shard)
+        )
         if job.shuffle:
-            scratch = job.scratch or (writer.folder.uri if "://" not in writer.folder.uri else None)
+            scratch = job.scratch or (writer.folder.uri if is_local(writer.folder.uri) else None)
             folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix=".o41td-shuffle-", dir=scratch)))
             shuffles = {split: held.enter_context(RowShuffle(folder)) for split in job.splits}
-            for split, batch, first in run.routed():
-                shuffles[split].add(batch, first)
+            for split, batch, keys in reading.routed():
+                shuffles[split].add(batch, keys)
+                tell()
             for split, shuffle in shuffles.items():
                 for batch in shuffle.batches():
-                    run.cut(split, batch)
+                    cutter.add(split, batch)
         else:
-            for split, batch, _ in run.routed():
-                run.cut(split, batch)
-        shards = run.finish()
+            for split, batch, _ in reading.routed():
+                cutter.add(split, batch)
+                tell()
+        finished = cutter.finish(rows=reading.rows, digest=reading.digest)
     return WriteReport(
         manifest_uri=writer.commit_manifest(),
-        shards=tuple(shards),
-        rows=run.rows_read,
+        shards=finished,
+        rows=reading.rows,
         input_bytes=sum(file.size_bytes for file in files),
-        reused=run.reused,
-        digest=run.digest,
+        reused=cutter.reused,
+        digest=reading.digest,
     )
 
 
-def _claim(writer: DatasetWriter, record: bytes) -> None:
-    """Makes the folder this job's; another job's is left alone."""
+def claim_folder(writer: DatasetWriter, record: bytes) -> None:
+    """Makes a data set's folder one job's, for good.
+
+    Raises:
+        DatasetConflictError: It is another job's; the settings that differ are named.
+    """
     name = f"{RECORDS_FOLDER}/job.json"
     if writer.folder.create(name, record):
         return
@@ -197,84 +214,35 @@ def _claim(writer: DatasetWriter, record: bytes) -> None:
         )
 
 
-class _Run:
-    """One job at work: a shard being filled for each split, and some being written."""
+class _Reading:
+    """The inputs being read: rows by split, and how far that is."""
 
-    def __init__(
-        self,
-        job: WriteJob,
-        files: Sequence[InputFile],
-        writer: DatasetWriter,
-        on_progress: Callable[[WriteProgress], object] | None,
-    ) -> None:
-        self.rows_read = 0
+    def __init__(self, job: WriteJob, files: Sequence[InputFile]) -> None:
+        self.rows = 0
         self.digest = 0
-        self.reused = 0
+        self.input_bytes = 0
         self._job = job
         self._files = files
-        self._writer = writer
-        self._on_progress = on_progress
-        self._input_bytes = 0
-        self._spools: dict[str, RowSpool] = {}
-        self._counts = dict.fromkeys(job.splits, 0)
-        self._pool = ThreadPoolExecutor(job.threads, thread_name_prefix="o41td-write")
-        self._pending: set[Future[tuple[SavedShard, bool]]] = set()
-        self._shards: list[SavedShard] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for spool in self._spools.values():
-            spool.clear()
 
     def routed(self) -> Iterator[tuple[str, Any, NDArray[np.uint64]]]:
-        """Yields all rows that are read, by split, with the keys of their shuffled order."""
+        """Yields all rows, by split, with the keys of their shuffled order."""
         names = list(self._job.splits)
         edges = np.cumsum(list(self._job.splits.values()))[:-1]
         done_bytes = np.cumsum([0, *(file.size_bytes for file in self._files)]).tolist()
-        for rows in read_inputs(self._files):
-            batch = columns_of(rows.batch, self._job.columns)
-            first, stop = self.rows_read, self.rows_read + batch.num_rows
+        for part in read_inputs(self._files):
+            batch = columns_of(part.batch, self._job.columns)
+            first, stop = self.rows, self.rows + batch.num_rows
             self.digest = (self.digest + digest_of([batch])) & _MASK
-            self.rows_read, self._input_bytes = stop, done_bytes[rows.file]
+            self.rows, self.input_bytes = stop, done_bytes[part.file]
             keys = hash_range(stream_key(self._job.seed, _SHUFFLE), first, stop)
             if len(names) == 1:
                 yield names[0], batch, keys
-            else:
-                chosen = np.searchsorted(edges, self._luck(batch, first, stop), side="right")
-                for place, name in enumerate(names):
-                    mine = np.flatnonzero(chosen == place)
-                    if len(mine):
-                        yield name, batch.take(mine), keys[mine]
-            self._tell()
-
-    def cut(self, split: str, batch: Any) -> None:
-        """Adds rows to the split's shard, and sends it off when it is full."""
-        spool = self._spools.get(split)
-        if spool is None:
-            spool = self._spools[split] = RowSpool()
-        spool.add(batch)
-        if spool.num_bytes >= self._job.shard_bytes:
-            self._send(split)
-
-    def finish(self) -> list[SavedShard]:
-        """Waits for all shards, checks that they hold what was read, and returns them by split and id."""
-        for split in list(self._spools):
-            self._send(split)
-        while self._pending:
-            self._collect()
-        written = sum(int(shard.notes["row_digest"], 16) for shard in self._shards) & _MASK
-        rows = sum(shard.records for shard in self._shards)
-        if (rows, written) != (self.rows_read, self.digest):
-            raise CorruptDataError(
-                f"{self.rows_read} rows were read with digest {self.digest:016x}, and the shards hold {rows} with "
-                f"{written:016x}",
-                shard=self._writer.folder.uri,
-                advice="Please report this; nothing was published",
-            )
-        return sorted(self._shards, key=lambda shard: (shard.split, shard.shard_id))
+                continue
+            chosen = np.searchsorted(edges, self._luck(batch, first, stop), side="right")
+            for place, name in enumerate(names):
+                mine = np.flatnonzero(chosen == place)
+                if len(mine):
+                    yield name, batch.take(mine), keys[mine]
 
     def _luck(self, batch: Any, first: int, stop: int) -> NDArray[np.float64]:
         """A number in [0, 1) for each row: by its place in the inputs, or by the value that splits go by."""
@@ -285,59 +253,3 @@ class _Run:
             numbers = numbers ^ np.uint64(stream_key(self._job.seed, _SPLIT))
             numbers *= np.uint64(0x9E3779B97F4A7C15)
         return (numbers >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-    def _send(self, split: str) -> None:
-        spool = self._spools.pop(split)
-        shard_id = f"{self._counts[split]:06d}"
-        self._counts[split] += 1
-        while len(self._pending) >= self._job.threads:
-            self._collect()
-        self._pending.add(self._pool.submit(self._written, split, shard_id, spool))
-
-    def _written(self, split: str, shard_id: str, spool: RowSpool) -> tuple[SavedShard, bool]:
-        """Saves one shard and reads it back; says whether it was there before.
-
-        Called by: a thread of the pool.
-        """
-        with spool:
-            digest = digest_of(spool.batches())
-            before = self._writer.saved(split, shard_id)
-            shard = self._writer.save(
-                split, self._job.stage, spool.batches(), shard_id=shard_id, notes={"row_digest": f"{digest:016x}"}
-            )
-            if shard.notes.get("row_digest") != f"{digest:016x}" or shard.records != spool.num_rows:
-                raise DatasetConflictError(
-                    f"shard {shard_id} of split {split!r} is finished already, with other rows",
-                    where=self._writer.folder.at(shard.uri),
-                    advice="Write into an empty folder",
-                )
-        if before is None:
-            back = digest_of(shard_batches(self._writer.folder, shard, self._job.encoding))
-            if back != digest:
-                self._writer.folder.remove(shard.record_name)
-                raise CorruptDataError(
-                    "the shard, read back, does not hold the rows that were written",
-                    shard=self._writer.folder.at(shard.uri),
-                    advice="Check the disk, then run the same again",
-                )
-        return shard, before is not None
-
-    def _collect(self) -> None:
-        done, self._pending = wait(self._pending, return_when=FIRST_COMPLETED)
-        for future in done:
-            shard, was_there = future.result()
-            self._shards.append(shard)
-            self.reused += was_there
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._on_progress is not None:
-            rows_done = sum(shard.records for shard in self._shards)
-            self._on_progress(
-                WriteProgress(
-                    rows_read=self.rows_read,
-                    input_bytes=self._input_bytes,
-                    rows_done=rows_done,
-                    shards=len(self._shards),
-                )
-            )

@@ -68,6 +68,9 @@ class DatasetWriter:
         storage: How to reach an object store.
         layout: How Parquet is laid out: "balanced", "fast", "lists", or a `Layout`.
         schema: The `pyarrow.Schema` of the rows; what they have if left out.
+
+    Attributes:
+        encoding: The encoding of all shards.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class DatasetWriter:
         if not self._manifest_name.endswith(".json"):
             raise ConfigError(f"the manifest's name is to end in .json, and {self._manifest_name!r} does not")
         self._folder: DataFolder = open_folder(folder or ("/" if uri.startswith("/") else "."), storage)
-        self._encoding = encoding
+        self.encoding = encoding
         self._layout = layout_named(layout) if isinstance(layout, str) else layout
         self._schema = schema
 
@@ -148,9 +151,9 @@ class DatasetWriter:
             if not spool.num_rows:
                 raise ConfigError(f"shard {shard_id!r} of split {split!r} has no records; leave it out")
             with told_as_storage(draft):
-                encoded = encode_shard(spool, draft, encoding=self._encoding, layout=self._layout)
+                encoded = encode_shard(spool, draft, encoding=self.encoding, layout=self._layout)
                 size_bytes, sha256 = _size_and_digest_of(draft)
-            name = f"{split}/{shard_id}-{sha256[:_DIGEST_LETTERS]}{suffixes_of(self._encoding)[0]}"
+            name = f"{split}/{shard_id}-{sha256[:_DIGEST_LETTERS]}{suffixes_of(self.encoding)[0]}"
             shard = SavedShard(
                 split=split,
                 stage=stage,
@@ -218,7 +221,7 @@ class DatasetWriter:
         """
         return manifest_document_of(
             self._finished(),
-            data_format=self._encoding,
+            data_format=self.encoding,
             orders=self._registrations("order"),
             curriculum=self._registrations("curriculum"),
             where=self._folder.uri,
@@ -276,7 +279,7 @@ class DatasetWriter:
 
     def _losers(self, winner: SavedShard, sizes: Mapping[str, int]) -> list[str]:
         """Files of the same id with other bytes: of processes that ended before they could finish, or lost."""
-        stem, suffix = f"{winner.split}/{winner.shard_id}-", suffixes_of(self._encoding)[0]
+        stem, suffix = f"{winner.split}/{winner.shard_id}-", suffixes_of(self.encoding)[0]
         pattern = re.compile(f"{re.escape(stem)}[0-9a-f]{{{_DIGEST_LETTERS}}}{re.escape(suffix)}")
         return [name for name in sizes if name != winner.uri and pattern.fullmatch(name)]
 

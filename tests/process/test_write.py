@@ -120,7 +120,7 @@ run_write(job, on_progress=on_progress)
 
 
 def test_a_killed_job_goes_on(lines, tmp_path):
-    """After SIGKILL there is no manifest; the same job again passes over what is finished, and ends as if never killed."""
+    """A job killed with no manifest, run again, passes over what is finished, and ends as if never killed."""
     killed = tmp_path / "killed"
     command = [sys.executable, "-P", "-c", KILLED, lines, str(killed / "m.json")]
     assert subprocess.run(command, timeout=120).returncode == -9
