@@ -8,77 +8,42 @@ itself, which finds out which one it is and what can be had of the others.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from o41td.encodings import PARQUET
+from o41td.encodings import PARQUET, holds_records
 from o41td.errors import DataError, O41Error, error_to_record
-from o41td.fields import FieldPlan
 from o41td.order.leaving import LeavingOrder
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
 from o41td.workers.parquet import ReaderPool, ShardReader
+from o41td.workers.piece import TOGETHER_BYTES, Piece, SourceFormat, Uncached
 from o41td.workers.project import RefusedRows
 
 if TYPE_CHECKING:
+    from o41td.workers.block_cache import BlockCache
+    from o41td.workers.block_cache_rows import CachedRows, CachingReader
     from o41td.workers.record_reader import RecordReader
 
-__all__ = ["BlockDecoder", "Piece", "SourceFormat"]
-
-_SMALL_PIECE_ROWS = 512
-_TOGETHER_BYTES = 1 << 20
-"""What row groups that are taken together take to decode, at most; as much again while they are made one table."""
+__all__ = ["BlockDecoder"]
 
 BadRowsOfPiece = tuple[NDArray[np.int64], O41Error]
 
 
-class Piece(NamedTuple):
-    """A piece of a block, as `DecodeBlock` has it."""
-
-    number: int
-    uri: str
-    size_bytes: int | None
-    mtime_ns: int | None
-    shard_rows: int | None
-    row_group: int
-    group_rows: int
-    decoding_bytes: int
-    shard_row: int
-    row_start: int
-    row_stop: int
-    block_row: int
-
-    @property
-    def num_rows(self) -> int:
-        """Its rows."""
-        return self.row_stop - self.row_start
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it is a whole row group of few rows."""
-        is_whole = self.row_start == 0 and self.row_stop == self.group_rows
-        return is_whole and self.num_rows <= _SMALL_PIECE_ROWS and self.decoding_bytes <= _TOGETHER_BYTES // 8
-
-
-class SourceFormat(NamedTuple):
-    """A source: its name, its fields, its shards' encoding."""
-
-    name: str
-    fields: tuple[FieldPlan, ...]
-    encoding: str
-
-
 @dataclass(slots=True)
 class _Work:
-    """What one block has cost so far."""
+    """A block in the making: the order, where its rows go in the slot (None: as they come), what it has cost so far."""
 
+    order: DecodeBlock
+    places: NDArray[np.int64] | None
     rows: int = 0
     read_bytes: int = 0
     fetch_s: float = 0.0
@@ -99,12 +64,18 @@ class BlockDecoder:
         *,
         max_row_group_bytes: int,
         max_held_units: int,
+        cache: BlockCache | None = None,
     ) -> None:
         """`regions` are the arena's arrays by field, in which each slot has `block_rows` rows."""
         self._regions = regions
         self._block_rows = block_rows
         self._sources = sources
         self._readers = ReaderPool(max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units)
+        self._caching: CachingReader | None = None
+        if cache is not None:
+            from o41td.workers.block_cache_rows import CachingReader
+
+            self._caching = CachingReader(cache, sources, self.reader, max_row_group_bytes=max_row_group_bytes)
 
     def reader(self, source: int, piece: Piece) -> ShardReader | RecordReader:
         """Returns the open reader of a piece's shard.
@@ -124,6 +95,15 @@ class BlockDecoder:
             num_rows=piece.shard_rows,
         )
 
+    def will_need(self, source: int, piece: Piece) -> None:
+        """Has a piece read ahead, which goes on while others are decoded.
+
+        Raises:
+            O41Error: As `reader`.
+        """
+        if self._caching is None or not self._caching.will_need(source, piece):
+            self.reader(source, piece).will_need(piece.row_group)
+
     def decode(self, order: DecodeBlock, on_piece: Callable[[int], None]) -> BlockDecoded | BlockFailed:
         """Decodes a block: what is wrong with one row group is no harm to those packed beside it.
 
@@ -133,18 +113,18 @@ class BlockDecoder:
             MemoryError: The system refused memory, which is no fault of the data: another worker may have more luck.
         """
         start = time.perf_counter()
-        work = _Work()
-        bad: list[BadRowsOfPiece] = []
         places = None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows)
+        work = _Work(order, places)
+        bad: list[BadRowsOfPiece] = []
         pieces = [Piece(*piece) for piece in order.pieces]
         is_together = not order.careful and self._sources[order.source].encoding == PARQUET
         for group in _groups_of(pieces) if is_together else ([piece] for piece in pieces):
-            if len(group) > 1 and self._decode_together(order, group, places, work):
+            if len(group) > 1 and self._decode_together(group, work):
                 continue
             for piece in group:
                 if order.careful:
                     on_piece(piece.number)
-                bad.extend(self._decode_piece(order, piece, places, work))
+                bad.extend(self._decode_piece(piece, work))
         bad_rows = [rows.astype("<i8").tobytes() for rows, _error in bad]
         bad_errors = [error_to_record(error) for _rows, error in bad]
         if bad and work.rows == 0:
@@ -163,9 +143,7 @@ class BlockDecoder:
 
     # ---- many small pieces -----------------------------------------------------------------------------------------
 
-    def _decode_together(
-        self, order: DecodeBlock, pieces: Sequence[Piece], places: NDArray[np.int64] | None, work: _Work
-    ) -> bool:
+    def _decode_together(self, pieces: Sequence[Piece], work: _Work) -> bool:
         """Decodes small pieces; returns whether all is well with them, else they are to be decoded one by one."""
         tables = []
         reader: ShardReader | None = None
@@ -174,7 +152,7 @@ class BlockDecoder:
             for _uri, of_shard in groupby(pieces, attrgetter("uri")):
                 run = list(of_shard)
                 opening = time.perf_counter()
-                found = self.reader(order.source, run[0])
+                found = self.reader(work.order.source, run[0])
                 fetch_s += time.perf_counter() - opening
                 assert isinstance(found, ShardReader)
                 if reader is not None and found.plan is not reader.plan:
@@ -187,11 +165,11 @@ class BlockDecoder:
             return False
         decode_s = time.perf_counter() - begun - fetch_s
         rows = np.concatenate([np.arange(piece.block_row, piece.block_row + piece.num_rows) for piece in pieces])
-        first = order.slot * self._block_rows
+        first = work.order.slot * self._block_rows
         refused = reader.projector.write_fitting(
             table,
             {name: region[first : first + self._block_rows] for name, region in self._regions.items()},
-            places=rows if places is None else places[rows],
+            places=rows if work.places is None else work.places[rows],
         )
         if refused is not None:
             return False
@@ -203,9 +181,7 @@ class BlockDecoder:
 
     # ---- one piece -------------------------------------------------------------------------------------------------
 
-    def _decode_piece(
-        self, order: DecodeBlock, piece: Piece, places: NDArray[np.int64] | None, work: _Work
-    ) -> list[BadRowsOfPiece]:
+    def _decode_piece(self, piece: Piece, work: _Work) -> list[BadRowsOfPiece]:
         """Decodes a piece; returns which rows of the block cannot be had, and why.
 
         A record that cannot be had is no harm to those behind it, so it goes on there, unless a record before tells
@@ -216,7 +192,7 @@ class BlockDecoder:
         row = piece.row_start
         while row < piece.row_stop:
             try:
-                done, refused, error = self._decode_rows(order, piece, row, places, work)
+                done, refused, error = self._decode_rows(piece, row, work)
             except O41Error as failure:
                 bad.append((np.arange(row, piece.row_stop) + offset, failure))
                 break
@@ -230,15 +206,20 @@ class BlockDecoder:
         return bad
 
     def _decode_rows(
-        self, order: DecodeBlock, piece: Piece, row_start: int, places: NDArray[np.int64] | None, work: _Work
+        self, piece: Piece, row_start: int, work: _Work
     ) -> tuple[int, RefusedRows | None, O41Error | None]:
         """Decodes a piece from a row on into the slot.
 
         Returns:
             How many rows were decoded, which of them do not fit, and why the next one, if there is one, cannot be had.
         """
+        if self._caching is not None and not work.order.careful and self._caching.takes(piece):
+            # What fails here fails again below, where it is told as it always is.
+            with contextlib.suppress(DataError, Uncached):
+                rows = self._caching.rows(work.order.source, piece, row_start)
+                return rows.num_rows, self._write_cached(piece, rows, row_start, work), None
         begun = time.perf_counter()
-        reader = self.reader(order.source, piece)
+        reader = self.reader(work.order.source, piece)
         opened = time.perf_counter()
         work.fetch_s += opened - begun
         row_stop = min(piece.row_stop, row_start + reader.rows_at_once(piece.row_group, piece.decoding_bytes))
@@ -250,24 +231,43 @@ class BlockDecoder:
             decoding_bytes=piece.decoding_bytes,
         )
         work.decode_s += time.perf_counter() - opened
-        first, block_row = order.slot * self._block_rows, piece.block_row + row_start - piece.row_start
-        if places is None:
-            first += block_row
-        else:
-            places = places[block_row : block_row + table.num_rows]
-        refused = reader.projector.write_fitting(
-            table,
-            {name: region[first:] for name, region in self._regions.items()},
-            places=places,
-            row_offset_in_shard=piece.shard_row + row_start,
-            row_group=piece.row_group,
-            shard=piece.uri,
-            source=self._sources[order.source].name,
-        )
+        refused = self._write(piece, reader.projector, table, row_start, work)
         work.rows += table.num_rows - (0 if refused is None else len(refused.rows))
         work.read_bytes += table.nbytes
         error: O41Error | None = getattr(table, "error", None)  # decoded records have one, or None; tables do not
         return table.num_rows, refused, error
+
+    def _write_cached(self, piece: Piece, rows: CachedRows, row_start: int, work: _Work) -> RefusedRows | None:
+        """Writes rows that come through the cache, and are read or decoded as they are written."""
+        assert self._caching is not None
+        try:
+            refused = self._write(piece, self._caching.projector(work.order.source), rows, row_start, work)
+        finally:
+            work.fetch_s += rows.fetch_s
+            work.decode_s += rows.decode_s
+        work.rows += rows.num_rows - (0 if refused is None else len(refused.rows))
+        work.read_bytes += rows.nbytes
+        return refused
+
+    def _write(self, piece: Piece, projector: Any, rows: Any, row_start: int, work: _Work) -> RefusedRows | None:
+        """Writes rows of a piece, from row `row_start` of its unit on, where they go in the slot."""
+        first, block_row = work.order.slot * self._block_rows, piece.block_row + row_start - piece.row_start
+        places = work.places
+        if places is None:
+            first += block_row
+        else:
+            places = places[block_row : block_row + rows.num_rows]
+        source = self._sources[work.order.source]
+        refused: RefusedRows | None = projector.write_fitting(
+            rows,
+            {name: region[first:] for name, region in self._regions.items()},
+            places=places,
+            row_offset_in_shard=piece.shard_row + row_start,
+            row_group=None if holds_records(source.encoding) else piece.row_group,
+            shard=piece.uri,
+            source=source.name,
+        )
+        return refused
 
 
 def _is_of_earlier_row(error: O41Error, row: int) -> bool:
@@ -280,7 +280,7 @@ def _groups_of(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     group: list[Piece] = []
     num_bytes = 0
     for piece in sorted((piece for piece in pieces if piece.is_small), key=attrgetter("uri", "row_group")):
-        if group and num_bytes + piece.decoding_bytes > _TOGETHER_BYTES:
+        if group and num_bytes + piece.decoding_bytes > TOGETHER_BYTES:
             yield group
             group, num_bytes = [], 0
         group.append(piece)
