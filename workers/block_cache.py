@@ -58,6 +58,8 @@ class BlockCache:
 
     def find(self, key: bytes) -> CachedUnit | None:
         """The unit of a key, checked but for its parts; None where there is none. It stays open for a while."""
+        if key in self._refused:
+            return None
         unit = self._open.get(key)
         if unit is not None:
             self._open.move_to_end(key)
@@ -99,12 +101,18 @@ class BlockCache:
         self._refused.add(key)
 
     def discard(self, key: bytes) -> None:
-        """Removes a unit that is damaged."""
+        """Removes a unit that is damaged; where that cannot be, it is not looked at again."""
         unit = self._open.pop(key, None)
         if unit is not None:
             unit.close()
-        self._folder.discard(key.hex())
+        if not self._folder.discard(key.hex()):
+            self.refuse(key)
         self.counts.broken_files += 1
+
+    def close(self) -> None:
+        """Closes the units that are open."""
+        while self._open:
+            self._open.popitem()[1].close()
 
     def take_counts(self) -> tuple[dict[str, int], str | None]:
         """Returns the counts since the last call by name, and why nothing is kept any more, once."""

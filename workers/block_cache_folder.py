@@ -127,10 +127,13 @@ class CacheFolder:
             raise
         return num_bytes, evicted
 
-    def discard(self, key: str) -> None:
-        """Removes a file that is damaged."""
-        with contextlib.suppress(OSError):
+    def discard(self, key: str) -> bool:
+        """Removes a file that is damaged; returns whether it is gone."""
+        try:
             os.unlink(self._path_of(key))
+        except OSError:
+            return not self.has(key)
+        return True
 
     def files(self) -> Iterator[CachedFile]:
         """Yields every file of the cache, in no order.

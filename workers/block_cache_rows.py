@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgpack
@@ -77,11 +78,12 @@ class CachingReader:
         """The cache."""
         return self._cache
 
-    def takes(self, piece: Piece) -> bool:
+    def takes(self, source: int, piece: Piece) -> bool:
         """Whether a piece goes through the cache."""
-        if is_local(piece.uri):
-            return not piece.is_small and bool(piece.size_bytes) and piece.mtime_ns is not None
-        return piece.version is not None
+        if not is_local(piece.uri):
+            return piece.version is not None
+        is_known = bool(piece.size_bytes) and piece.mtime_ns is not None
+        return is_known and (holds_records(self._sources[source].encoding) or not piece.is_of_small_unit)
 
     def projector(self, source: int) -> Any:
         """What writes `CachedRows` of a source into a slot."""
@@ -95,17 +97,31 @@ class CachingReader:
             found = self._projectors[source] = RecordProjector(layers)
         return found
 
+    def uncached_until(self, source: int, piece: Piece, row_start: int) -> int:
+        """Up to which row of a piece, from one on, rows are to be had without the cache; that row where it has them.
+
+        Of records a chunk that cannot be had whole is no harm to the others. Of a row group that is damaged further on,
+        as many rows are lost as are read at once, with a cache as without.
+        """
+        until = row_start
+        for key, chunk in self._step(source, piece, row_start):
+            if self._cache.refuses(key):
+                if not holds_records(self._sources[source].encoding):
+                    return piece.row_stop
+                until = min(chunk[1], piece.row_stop)
+            elif holds_records(self._sources[source].encoding):
+                break
+        return until
+
     def rows(self, source: int, piece: Piece, row_start: int) -> CachedRows:
-        """The rows of a piece from a row of the unit on, as many as are read at once.
+        """The rows of a piece from a row of the unit on, as many as are read at once and can be kept: at least one.
 
         Raises:
-            Uncached: Some of them cannot be kept.
             DataError: The local shard is not what was indexed.
         """
-        row_stop = min(piece.row_stop, row_start + self._rows_at_once(source, piece))
-        chunks = [(key, chunk) for key, chunk in self._chunks_of(source, piece, row_start, row_stop)]
-        if any(self._cache.refuses(key) for key, _chunk in chunks):
-            raise Uncached
+        chunks = list(takewhile(lambda found: not self._cache.refuses(found[0]), self._step(source, piece, row_start)))
+        assert chunks, "a row that cannot be kept is not asked for"
+        row_stop = min(piece.row_stop, row_start + self._rows_at_once(source, piece), chunks[-1][1][1])
         if is_local(piece.uri):
             assert piece.size_bytes is not None
             assert piece.mtime_ns is not None
@@ -115,7 +131,7 @@ class CachingReader:
 
     def will_need(self, source: int, piece: Piece) -> bool:
         """Asks the kernel to read a piece ahead if it is kept; returns whether it is."""
-        if not self.takes(piece):
+        if not self.takes(source, piece):
             return False
         found = []
         for key, chunk in self._chunks_of(source, piece, piece.row_start, piece.row_stop):
@@ -152,6 +168,11 @@ class CachingReader:
         if holds_records(self._sources[source].encoding) or self._is_whole(source, piece):
             return piece.group_rows
         return max(1, piece.group_rows * STREAM_BATCH_BYTES // piece.decoding_bytes)
+
+    def _step(self, source: int, piece: Piece, row_start: int) -> Iterator[tuple[bytes, _Chunk]]:
+        """Yields the chunks of the rows that are read at once."""
+        row_stop = min(piece.row_stop, row_start + self._rows_at_once(source, piece))
+        return self._chunks_of(source, piece, row_start, row_stop)
 
     def _chunks_of(self, source: int, piece: Piece, row_start: int, row_stop: int) -> Iterator[tuple[bytes, _Chunk]]:
         """Yields the chunks of a piece's unit that rows of it lie in, each with its key."""
@@ -204,7 +225,7 @@ class CachedRows:
         """The rows; to be walked through once.
 
         Raises:
-            Uncached: A file was damaged, or the rows cannot be kept.
+            Uncached: A file was damaged, or some rows cannot be kept, as `CachingReader` knows from now on.
             DataError: They cannot be decoded.
         """
         for key, (first, last) in self._chunks:
@@ -212,6 +233,11 @@ class CachedRows:
             for num_rows, tables in self._of_chunk(key, (first, last), start, stop):
                 self.nbytes += sum(table.nbytes for table in tables)
                 yield num_rows, tables
+
+    def refuse(self) -> None:
+        """Notes that none of these rows are to be had through the cache."""
+        for key, _chunk in self._chunks:
+            self._cache.refuse(key)
 
     def _of_chunk(self, key: bytes, chunk: _Chunk, start: int, stop: int) -> Iterator[DecodedPart]:
         begun = time.perf_counter()
@@ -236,7 +262,7 @@ class CachedRows:
         self._cache.counts.misses += 1
         try:
             parts = self._decode(chunk)
-        except (DataError, Uncached):
+        except Uncached:
             self._cache.refuse(key)
             raise
         decoded = time.perf_counter()

@@ -8,7 +8,6 @@ itself, which finds out which one it is and what can be had of the others.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from o41td.workers.project import RefusedRows
 
 if TYPE_CHECKING:
     from o41td.workers.block_cache import BlockCache
-    from o41td.workers.block_cache_rows import CachedRows, CachingReader
+    from o41td.workers.block_cache_rows import CachingReader
     from o41td.workers.record_reader import RecordReader
 
 __all__ = ["BlockDecoder"]
@@ -141,6 +140,12 @@ class BlockDecoder:
             bad_errors=bad_errors,
         )
 
+    def close(self) -> None:
+        """Closes every shard, and what is open of the cache."""
+        self._readers.close()
+        if self._caching is not None:
+            self._caching.cache.close()
+
     # ---- many small pieces -----------------------------------------------------------------------------------------
 
     def _decode_together(self, pieces: Sequence[Piece], work: _Work) -> bool:
@@ -213,16 +218,16 @@ class BlockDecoder:
         Returns:
             How many rows were decoded, which of them do not fit, and why the next one, if there is one, cannot be had.
         """
-        if self._caching is not None and not work.order.careful and self._caching.takes(piece):
-            # What fails here fails again below, where it is told as it always is.
-            with contextlib.suppress(DataError, Uncached):
-                rows = self._caching.rows(work.order.source, piece, row_start)
-                return rows.num_rows, self._write_cached(piece, rows, row_start, work), None
+        row_stop = piece.row_stop
+        if self._caching is not None and not work.order.careful and self._caching.takes(work.order.source, piece):
+            row_stop = self._caching.uncached_until(work.order.source, piece, row_start)
+            if row_stop == row_start:
+                return self._decode_cached(self._caching, piece, row_start, work)
         begun = time.perf_counter()
         reader = self.reader(work.order.source, piece)
         opened = time.perf_counter()
         work.fetch_s += opened - begun
-        row_stop = min(piece.row_stop, row_start + reader.rows_at_once(piece.row_group, piece.decoding_bytes))
+        row_stop = min(row_stop, row_start + reader.rows_at_once(piece.row_group, piece.decoding_bytes))
         table = reader.read_rows(
             piece.row_group,
             row_start,
@@ -237,17 +242,24 @@ class BlockDecoder:
         error: O41Error | None = getattr(table, "error", None)  # decoded records have one, or None; tables do not
         return table.num_rows, refused, error
 
-    def _write_cached(self, piece: Piece, rows: CachedRows, row_start: int, work: _Work) -> RefusedRows | None:
-        """Writes rows that come through the cache, and are read or decoded as they are written."""
-        assert self._caching is not None
+    def _decode_cached(
+        self, caching: CachingReader, piece: Piece, row_start: int, work: _Work
+    ) -> tuple[int, RefusedRows | None, None]:
+        """As `_decode_rows`, through the cache: rows are read, or decoded, as they are written."""
+        rows = caching.rows(work.order.source, piece, row_start)
         try:
-            refused = self._write(piece, self._caching.projector(work.order.source), rows, row_start, work)
+            refused = self._write(piece, caching.projector(work.order.source), rows, row_start, work)
+        except Uncached:
+            return 0, None, None  # the cache knows now which rows it cannot give
+        except DataError:
+            rows.refuse()
+            return 0, None, None  # it fails again without the cache, and is told as it always is
         finally:
             work.fetch_s += rows.fetch_s
             work.decode_s += rows.decode_s
         work.rows += rows.num_rows - (0 if refused is None else len(refused.rows))
         work.read_bytes += rows.nbytes
-        return refused
+        return rows.num_rows, refused, None
 
     def _write(self, piece: Piece, projector: Any, rows: Any, row_start: int, work: _Work) -> RefusedRows | None:
         """Writes rows of a piece, from row `row_start` of its unit on, where they go in the slot."""

@@ -38,8 +38,12 @@ class Piece(NamedTuple):
     @property
     def is_small(self) -> bool:
         """Whether it is a whole row group of few rows."""
-        is_whole = self.row_start == 0 and self.row_stop == self.group_rows
-        return is_whole and self.num_rows <= SMALL_PIECE_ROWS and self.decoding_bytes <= TOGETHER_BYTES // 8
+        return self.num_rows == self.group_rows and self.is_of_small_unit
+
+    @property
+    def is_of_small_unit(self) -> bool:
+        """Whether its row group is one of few rows, which are decoded many at a time."""
+        return self.group_rows <= SMALL_PIECE_ROWS and self.decoding_bytes <= TOGETHER_BYTES // 8
 
 
 class Uncached(Exception):
