@@ -30,7 +30,6 @@ from typing import Any
 import msgpack
 
 from o41td.encodings import holds_records
-from o41td.errors import DataError
 from o41td.listing import is_local
 from o41td.memory import STREAM_BATCH_BYTES
 from o41td.workers.block_cache import BlockCache
