@@ -56,6 +56,13 @@ class BlockCache:
         """Whether a unit is known to be none that can be kept, so that there is no use in decoding it whole."""
         return key in self._refused or (self._failure is not None and self.find(key) is None)
 
+    def has(self, key: bytes) -> bool:
+        """Whether there is a file for a key, of which nothing is known but its name.
+
+        Called by: any thread.
+        """
+        return key not in self._refused and self._folder.has(key.hex())
+
     def find(self, key: bytes) -> CachedUnit | None:
         """The unit of a key, checked but for its parts; None where there is none. It stays open for a while."""
         if key in self._refused:

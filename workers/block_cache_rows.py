@@ -128,6 +128,16 @@ class CachingReader:
             check_unchanged(identity, piece.uri, source=self._sources[source].name)
         return CachedRows(self._cache, chunks, row_start, row_stop, lambda chunk: self._decode(source, piece, chunk))
 
+    def is_kept(self, source: int, piece: Piece) -> bool:
+        """Whether a piece will most likely be found whole, so that nothing of it need be fetched.
+
+        Called by: any thread.
+        """
+        if not self.takes(source, piece):
+            return False
+        chunks = self._chunks_of(source, piece, piece.row_start, piece.row_stop)
+        return all(self._cache.has(key) for key, _chunk in chunks)
+
     def will_need(self, source: int, piece: Piece) -> bool:
         """Asks the kernel to read a piece ahead if it is kept; returns whether it is."""
         if not self.takes(source, piece):

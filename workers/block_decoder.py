@@ -94,6 +94,13 @@ class BlockDecoder:
             num_rows=piece.shard_rows,
         )
 
+    def is_kept(self, source: int, piece: Piece) -> bool:
+        """Whether the block cache most likely has a piece, so that nothing of it need be fetched.
+
+        Called by: any thread.
+        """
+        return self._caching is not None and self._caching.is_kept(source, piece)
+
     def will_need(self, source: int, piece: Piece) -> None:
         """Has a piece read ahead, which goes on while others are decoded.
 

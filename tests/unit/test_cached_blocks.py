@@ -191,10 +191,13 @@ def test_a_damaged_file_is_decoded_anew(open_blocks, shards, tmp_path, place):
 
 
 def test_a_careful_worker_looks_at_no_cache(open_blocks, shards, tmp_path):
-    """Where a block has ended workers before, the shard itself is read."""
+    """Where a block has ended workers before, the shard itself is read, though what is kept is known."""
     blocks = open_blocks(shards["parquet"], FIELDS, tmp_path)
+    assert not blocks.is_kept(0, 10, 20)
     blocks.decode((0, 0, ROWS))
-    blocks.counts  # noqa: B018 - forgets
+    assert blocks.is_kept(0, 10, 20)
+    assert not blocks.is_kept(1, 10, 20)
+    assert blocks.counts["misses"] == 1
     assert blocks.decode((0, 0, ROWS), careful=True) == blocks.decode((0, 0, ROWS))
     assert blocks.counts["hits"] == 1
 
