@@ -16,7 +16,7 @@ from o41td.workers.block_cache import BlockCache
 from o41td.workers.block_cache_folder import CacheFolder
 from o41td.workers.block_decoder import BlockDecoder
 from o41td.workers.messages import BlockFailed, DecodeBlock
-from o41td.workers.piece import SourceFormat
+from o41td.workers.piece import Piece, SourceFormat
 
 
 class CachedBlocks:
@@ -70,10 +70,7 @@ class CachedBlocks:
         """
         pieces, row = [], 0
         for number, (unit, start, stop) in enumerate(slices):
-            path, group, rows, first = self.units[unit]
-            pieces.append(
-                [number, *self._shards[path], group, rows, self._decoding_bytes, first, start, stop, row, "v"]
-            )
+            pieces.append(self._piece(number, unit, start, stop, row))
             row += stop - start
         for values in self._slot.values():
             values[...] = 1
@@ -87,6 +84,15 @@ class CachedBlocks:
         if leaving is not None:
             good = np.sort(LeavingOrder(*leaving).places(row)[good])
         return {name: [value.tobytes() for value in values[good]] for name, values in self._slot.items()}, bad
+
+    def is_kept(self, unit: int, start: int, stop: int) -> bool:
+        """Whether a slice is known to the cache."""
+        return self._decoder.is_kept(0, Piece(*self._piece(0, unit, start, stop, 0)))
+
+    def _piece(self, number: int, unit: int, start: int, stop: int, block_row: int) -> list[Any]:
+        path, group, rows, first = self.units[unit]
+        of_unit = [group, rows, self._decoding_bytes, first]
+        return [number, *self._shards[path], *of_unit, start, stop, block_row, "v"]
 
     def close(self) -> None:
         """Close the files."""
