@@ -23,7 +23,7 @@ from bench import measure_stream, measured
 
 EPOCHS = ("without", "first", "second")
 PATTERNS = {"tokens": "*.parquet", "docs": "*.parquet", "tabular": "*.parquet", "jsonl.gz": "*.jsonl.gz"}
-_JSON_SHARDS = 2
+_JSON_SHARDS = 6
 
 
 def write_json_lines(data: Path) -> None:
