@@ -30,10 +30,12 @@ from typing import Any
 import msgpack
 
 from o41td.encodings import holds_records
+from o41td.fields import FieldPlan
 from o41td.listing import is_local
 from o41td.memory import STREAM_BATCH_BYTES
 from o41td.workers.block_cache import BlockCache
 from o41td.workers.block_cache_file import BrokenUnit, DecodedPart, cut_parts, parts_of
+from o41td.workers.parts_projector import PartsProjector
 from o41td.workers.piece import Piece, SourceFormat, Uncached
 from o41td.workers.shard_file import ShardIdentity, check_unchanged
 
@@ -70,7 +72,7 @@ class CachingReader:
         self._reader_of = reader_of
         self._max_row_group_bytes = max_row_group_bytes
         self._projections = [_projection_of(source, max_row_group_bytes) for source in sources]
-        self._projectors: dict[int, Any] = {}
+        self._projectors: dict[int, PartsProjector] = {}
 
     @property
     def cache(self) -> BlockCache:
@@ -84,16 +86,12 @@ class CachingReader:
         is_known = bool(piece.size_bytes) and piece.mtime_ns is not None
         return is_known and (holds_records(self._sources[source].encoding) or not piece.is_of_small_unit)
 
-    def projector(self, source: int) -> Any:
+    def projector(self, source: int) -> PartsProjector:
         """What writes `CachedRows` of a source into a slot."""
         found = self._projectors.get(source)
         if found is None:
-            # Imported only where there is a cache: it brings msgspec.
-            from o41td.workers.record_decoder import RecordProjector, layers_of
-
             of = self._sources[source]
-            layers = layers_of(of.fields) if holds_records(of.encoding) else [list(of.fields)]
-            found = self._projectors[source] = RecordProjector(layers)
+            found = self._projectors[source] = PartsProjector(_layers_of(of))
         return found
 
     def uncached_until(self, source: int, piece: Piece, row_start: int) -> int:
@@ -279,6 +277,15 @@ class CachedRows:
         self._cache.keep(key, parts)
         self.fetch_s += time.perf_counter() - decoded
         yield from cut_parts(parts, start, stop)
+
+
+def _layers_of(source: SourceFormat) -> list[list[FieldPlan]]:
+    """The fields of a source, by the table of a part in which their columns are."""
+    if not holds_records(source.encoding):
+        return [list(source.fields)]
+    from o41td.workers.record_decoder import layers_of  # only where there are records: it brings msgspec
+
+    return layers_of(source.fields)
 
 
 def _projection_of(source: SourceFormat, max_row_group_bytes: int) -> list[Any]:

@@ -178,13 +178,11 @@ class RecordProjector:
         *,
         places: NDArray[np.int64] | None = None,
         row_offset_in_shard: int = 0,
-        row_group: int | None = None,
+        row_group: int | None = None,  # noqa: ARG002 - a shard of records has none
         shard: str | None = None,
         source: str | None = None,
     ) -> RefusedRows | None:
         """Writes record i into row `places[i]`, by default row i, of every array of `out`.
-
-        A shard of records has no `row_group`; rows of another kind that are decoded in parts may have one.
 
         Returns:
             The records with a value that does not fit, of which `out` holds anything; None if there are none.
@@ -207,7 +205,6 @@ class RecordProjector:
                     regions,
                     places=own,
                     row_offset_in_shard=row_offset_in_shard + row,
-                    row_group=row_group,
                     shard=shard,
                     source=source,
                 )
