@@ -78,7 +78,7 @@ class CachedBlocks:
         done = self._decoder.decode(order, lambda _piece: None)
         rows_of = [np.frombuffer(rows, "<i8").tolist() for rows in done.bad_rows]
         errors = [error_from_record(error) for error in done.bad_errors]
-        bad = [(rows, f"{type(error).__name__}: {error}") for rows, error in zip(rows_of, errors, strict=True)]
+        bad = sorted((rows, f"{type(error).__name__}: {error}") for rows, error in zip(rows_of, errors, strict=True))
         good = np.setdiff1d(np.arange(row), [each for rows, _error in bad for each in rows])
         assert isinstance(done, BlockFailed) == (not len(good))
         if leaving is not None:
