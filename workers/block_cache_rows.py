@@ -28,6 +28,7 @@ from itertools import takewhile
 from typing import Any
 
 import msgpack
+import numpy as np
 
 from o41td.encodings import holds_records
 from o41td.fields import FieldPlan
@@ -159,9 +160,10 @@ class CachingReader:
         )
         if not holds_records(self._sources[source].encoding):
             return parts_of(rows)
-        if rows.error is not None:
+        parts: list[DecodedPart] = [(len(places), tables) for places, tables in rows.parts]
+        in_order = np.concatenate([np.empty(0, np.int64), *(places for places, _tables in rows.parts)])
+        if rows.refused or not np.array_equal(in_order, np.arange(chunk[1] - chunk[0])):
             raise Uncached
-        parts: list[DecodedPart] = rows.parts
         return parts
 
     def _is_whole(self, source: int, piece: Piece) -> bool:

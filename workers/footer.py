@@ -31,6 +31,10 @@ _LEVEL_BYTES = 2
 be null) and one for repetition (where anything is a list). Of a list of bools they are 32 times the values."""
 
 
+_INT96_BYTES = 12
+"""Arrow holds these timestamps as they are stored while it makes nanoseconds of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFooter:
     """One shard, by row group: rows, and bytes of the projected columns, each int64 [row groups].
@@ -173,6 +177,7 @@ def _row_groups_of(
         nullable = 0.125 if column.max_definition_level else 0.0
         level_bytes = _LEVEL_BYTES * ((column.max_definition_level > 0) + (column.max_repetition_level > 0))
         width = decoded_width_of(leaf_types[index]) + nullable + packed_bytes.get(index, 0)
+        width += _INT96_BYTES if column.physical_type == "INT96" else 0
         columns.append((index, width, column.max_repetition_level, level_bytes))
     num_groups = metadata.num_row_groups
     rows = np.zeros(num_groups, np.int64)

@@ -30,6 +30,7 @@ from o41td.job import StageJob, StreamJob
 from o41td.memory import (
     CACHE_WORK_BYTES,
     RECORD_FETCH_BYTES,
+    RECORD_VALUES_FACTOR,
     RECORD_WORK_BYTES,
     LoaderShape,
     MemoryBound,
@@ -173,7 +174,9 @@ def _largest_units(sources: Sequence[SourceIndex], max_bytes: int, num_columns: 
     found = {"whole_bytes": 0, "whole_rows": 0, "fetch_bytes": 0, "stream_bytes": 0}
     for source in sources:
         if holds_records(source.encoding):  # read piece by piece, however large the shard is
-            found["whole_bytes"] = max(found["whole_bytes"], RECORD_WORK_BYTES)
+            record_bytes = int((source.unit_decoded_bytes // np.maximum(source.unit_rows, 1)).max(initial=0))
+            work_bytes = RECORD_WORK_BYTES + RECORD_VALUES_FACTOR * record_bytes
+            found["whole_bytes"] = max(found["whole_bytes"], work_bytes)
             found["fetch_bytes"] = max(found["fetch_bytes"], RECORD_FETCH_BYTES)
             continue
         streamed = (source.unit_decoding_bytes > max_bytes) & (source.unit_rows > 1)

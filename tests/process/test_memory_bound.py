@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import time
@@ -94,6 +95,14 @@ def many_sources(folder: Path) -> BatchStreamConfig:
     return stream_config(stage_of(*sources, batch_size=64, buffer_rows=512), fields=[field], threads=2)
 
 
+def large_records(folder: Path) -> BatchStreamConfig:
+    """Records of 3 MB of text, each a million numbers with a null between."""
+    line = json.dumps({"x": [7, None, 5, 6] * 250_000}).encode() + b"\n"
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(line, 1) * 8)
+    field = ProjectedField(name="x", dtype="i32", length=1_000_000, null=0)
+    return stream_config(stage_of([folder / "a.jsonl.gz"], batch_size=2), fields=[field], threads=2)
+
+
 @pytest.mark.parametrize(
     ("write", "is_large", "num_batches"),
     [
@@ -104,6 +113,7 @@ def many_sources(folder: Path) -> BatchStreamConfig:
         (many_tiny_row_groups, False, 125),
         (shards_of_200_columns, False, 39),
         (many_sources, True, 100),
+        (large_records, True, 4),
     ],
 )
 def test_use_is_within_the_bound(
