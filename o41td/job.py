@@ -27,9 +27,6 @@ class ManifestSelection(NamedTuple):
     curriculum_stages: tuple[str, ...]
 
 
-DEFAULT_QUARANTINE_FILE = "o41td-quarantine.jsonl"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceJob:
     """One source of one stage: where its shards are, and which columns they become.
@@ -187,7 +184,7 @@ def job_of(
     return StreamJob(
         stages=tuple(stages),
         lanes=lanes,
-        quarantine_file=os.path.abspath(config.quarantine_file or DEFAULT_QUARANTINE_FILE),
+        quarantine_file=os.path.abspath(config.quarantine_file),
         cache_dir=None if config.cache_dir is None else os.path.abspath(config.cache_dir),
         excluded=Exclusions(config.exclude),
         **{name: getattr(config, name) for name in _FROM_CONFIG},

@@ -124,7 +124,7 @@ def plan_projection(
         except _Refused as refused:
             problems.append(refused)
     if problems:
-        told = list(dict.fromkeys(problem.why for problem in problems))
+        told = list(dict.fromkeys(problem.why + _partition_hint(problem.column, shard) for problem in problems))
         count = f"{len(told)} columns do not fit: " if len(told) > 1 else ""
         accepted = "" if all("is missing" in why for why in told) else f". {_ACCEPTED}"
         raise SchemaError(f"{count}{'; '.join(told)}{accepted}", source=source, shard=shard, column=problems[0].column)
@@ -254,6 +254,12 @@ def _resolve_path(columns: list[_Found], name: str) -> _Found:
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else f" (it has {_listed(known)})"
     raise _Refused(name, f"column {name!r} is missing{hint}")
+
+
+def _partition_hint(column: str, shard: str | None) -> str:
+    """Says so where a column stands in the path alone, as Hive's partitions have it."""
+    folder = next((part for part in (shard or "").split("/")[:-1] if part.startswith(f"{column}=")), None)
+    return f"; its folder says {folder}, which is not read: write the column into the files" if folder else ""
 
 
 def _listed(names: list[str]) -> str:

@@ -42,7 +42,6 @@ __all__ = [
     "OpenProgress",
     "PieceBegun",
     "ReadFooter",
-    "Retire",
     "ServeFrom",
     "StatsReply",
     "StatsRequest",
@@ -201,10 +200,6 @@ class BlockFailed(NamedTuple):
     block_id: int
     bad_rows: list[bytes]
     bad_errors: list[dict[str, Any]]
-
-
-class Retire(NamedTuple):
-    """Finish nothing more and leave."""
 
 
 # ---- consumer -> coordinator ---------------------------------------------------------------------------------------
@@ -372,7 +367,6 @@ Message = (
     | CacheUsed
     | BlockDecoded
     | BlockFailed
-    | Retire
     | OpenLoader
     | JoinLoader
     | ServeFrom
@@ -403,7 +397,6 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     CacheUsed,
     BlockDecoded,
     BlockFailed,
-    Retire,
     OpenLoader,
     JoinLoader,
     ServeFrom,
