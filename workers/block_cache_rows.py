@@ -9,7 +9,7 @@ of one order. And everything behind the reader runs as without a cache: the same
 |---|---|
 | a row group that is decoded whole | itself; a slice reads the parts that it touches |
 | a row group too large for that, a shard of records | fixed chunks of about 4 MiB to decode |
-| a row group of few rows in a local file | nothing: many are decoded at once, in a third of the time of a file each |
+| a row group of few rows, of a local file | nothing: many are decoded at once, in a third of the time of a file each |
 | what cannot be had whole: a damaged page, a bad record | nothing: it is decoded as without a cache, each time |
 
 A chunk is decoded whole though a slice may want only its end, or beginning: its neighbour finds the rest kept.
@@ -126,6 +126,13 @@ class CachingReader:
             identity = ShardIdentity(size_bytes=piece.size_bytes, mtime_ns=piece.mtime_ns)
             check_unchanged(identity, piece.uri, source=self._sources[source].name)
         return CachedRows(self._cache, chunks, row_start, row_stop, lambda chunk: self._decode(source, piece, chunk))
+
+    def keep(self, source: int, piece: Piece, table: Any) -> None:
+        """Keeps a row group that was decoded whole beside others."""
+        if self.takes(source, piece):
+            ((key, _chunk),) = self._chunks_of(source, piece, 0, piece.group_rows)
+            self._cache.counts.misses += 1
+            self._cache.keep(key, parts_of(table))
 
     def is_kept(self, source: int, piece: Piece) -> bool:
         """Whether a piece will most likely be found whole, so that nothing of it need be fetched.

@@ -10,9 +10,9 @@ records and those that stand in for them make many, are read in one pass; what c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import compress, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -125,7 +125,11 @@ class BlockDecoder:
         bad: list[BadRowsOfPiece] = []
         pieces = [Piece(*piece) for piece in order.pieces]
         are_records = holds_records(self._sources[order.source].encoding)
-        groups = [[piece] for piece in pieces] if order.careful else _groups_of(pieces, are_records=are_records)
+        groups: Iterable[list[Piece]] = ([piece] for piece in pieces)
+        if are_records and not order.careful:
+            groups = _shards_of(pieces)
+        elif not order.careful:
+            groups = _groups_of(pieces, [piece.is_small and not self.is_kept(order.source, piece) for piece in pieces])
         for group in groups:
             if order.careful:
                 on_piece(group[0].number)
@@ -192,6 +196,13 @@ class BlockDecoder:
         work.decode_s += decode_s
         work.rows += table.num_rows
         work.read_bytes += table.nbytes
+        if self._caching is not None:
+            begun = time.perf_counter()
+            row = 0
+            for piece in pieces:
+                self._caching.keep(work.order.source, piece, table.slice(row, piece.num_rows))
+                row += piece.num_rows
+            work.fetch_s += time.perf_counter() - begun
         return True
 
     # ---- one piece -------------------------------------------------------------------------------------------------
@@ -359,17 +370,19 @@ class BlockDecoder:
         return refused
 
 
-def _groups_of(pieces: Sequence[Piece], *, are_records: bool) -> Iterator[list[Piece]]:
-    """Cuts a block's pieces into those to take together: all of a shard of records, small row groups shard by shard."""
-    if are_records:
-        shards: dict[str, list[Piece]] = {}
-        for piece in pieces:
-            shards.setdefault(piece.uri, []).append(piece)
-        yield from shards.values()
-        return
+def _shards_of(pieces: Sequence[Piece]) -> Iterable[list[Piece]]:
+    """Cuts a block's pieces into those of one shard each."""
+    shards: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        shards.setdefault(piece.uri, []).append(piece)
+    return shards.values()
+
+
+def _groups_of(pieces: Sequence[Piece], are_together: Sequence[bool]) -> Iterator[list[Piece]]:
+    """Cuts a block's pieces into groups, shard by shard of those that are taken together; others are alone."""
     group: list[Piece] = []
     num_bytes = 0
-    for piece in sorted((piece for piece in pieces if piece.is_small), key=attrgetter("uri", "row_group")):
+    for piece in sorted(compress(pieces, are_together), key=attrgetter("uri", "row_group")):
         if group and num_bytes + piece.decoding_bytes > TOGETHER_BYTES:
             yield group
             group, num_bytes = [], 0
@@ -377,6 +390,6 @@ def _groups_of(pieces: Sequence[Piece], *, are_records: bool) -> Iterator[list[P
         num_bytes += piece.decoding_bytes
     if group:
         yield group
-    for piece in pieces:
-        if not piece.is_small:
+    for piece, is_together in zip(pieces, are_together, strict=True):
+        if not is_together:
             yield [piece]

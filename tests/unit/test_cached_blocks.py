@@ -13,6 +13,12 @@ import pytest
 
 from cached_blocks import CachedBlocks
 from o41td.fields import FieldPlan
+from o41td.workers.block_cache import BlockCache
+from o41td.workers.block_cache_folder import CacheFolder
+from o41td.workers.block_cache_rows import CachingReader
+from o41td.workers.block_decoder import BlockDecoder
+from o41td.workers.messages import DecodeBlock
+from o41td.workers.piece import Piece, SourceFormat
 from record_writer import write_records
 from shard_writer import damage_row_group
 
@@ -210,6 +216,24 @@ def test_row_groups_of_a_few_rows_are_not_kept(open_blocks, tmp_path):
     slices = [(3, 20, 100), *((unit, 0, 100) for unit in range(4, 9))]
     assert blocks.decode(*slices) == open_blocks([path], FIELDS, decoding_bytes=4000).decode(*slices)
     assert not (tmp_path / "cache").exists()
+
+
+def test_remote_row_groups_of_a_few_rows_that_are_kept_are_read_from_there(tmp_path):
+    """Three small row groups of an object, kept one by one: a block of them is decoded though no store is reached."""
+    source, cache = SourceFormat("web", (ID,), "parquet"), BlockCache(CacheFolder(str(tmp_path)))
+    shard = ["s3://bucket/a.parquet", 1000, 0, None]
+    pieces = [Piece(group, *shard, group, 4, 100, 4 * group, 0, 4, 4 * group, "etag") for group in range(3)]
+    caching = CachingReader(cache, [source], lambda _source, _piece: None, max_row_group_bytes=1 << 20)
+    for piece in pieces:
+        table = pa.table({"id": np.arange(4) + 100 * piece.number})
+        caching.keep(0, piece, table)
+    slot = {"id": np.zeros(12, np.int64)}
+    decoder = BlockDecoder(slot, 12, [source], max_row_group_bytes=1 << 20, max_held_units=2, cache=cache)
+    done = decoder.decode(DecodeBlock(7, 0, 0, 12, None, False, [list(piece) for piece in pieces]), lambda _: None)
+    assert (done.rows, done.bad_rows) == (12, [])
+    assert slot["id"].tolist() == [0, 1, 2, 3, 100, 101, 102, 103, 200, 201, 202, 203]
+    assert (cache.counts.misses, cache.counts.hits) == (3, 3)
+    decoder.close()
 
 
 def test_kept_columns_that_other_fields_cannot_take_are_refused_as_the_shard_is(open_blocks, tmp_path):
