@@ -1,6 +1,6 @@
 """Measures what `cache_dir` gives: an epoch without it, one that fills it, and one that finds everything, by turns.
 
-    .venv/bin/python -P scripts/bench_cache.py --data FOLDER
+    PYTHONPATH=scripts .venv/bin/python scripts/bench_cache.py --data FOLDER
 
 FOLDER is what scripts/bench wrote (--data). The epoch that finds everything has another seed. `jsonl.gz` is made of the
 first shards of tokens. Every epoch runs in a process of its own; figures are medians over rounds.
