@@ -139,7 +139,7 @@ def plan_projection(
         except _Refused as refused:
             problems.append(refused)
     if problems:
-        told = list(dict.fromkeys(problem.why for problem in problems))
+        told = list(dict.fromkeys(problem.why + _partition_hint(problem.column, shard) for problem in problems))
         count = f"{len(told)} columns do not fit: " if len(told) > 1 else ""
         accepted = "" if all("is missing" in why for why in told) else f". {_ACCEPTED}"
         raise SchemaError(f"{count}{'; '.join(told)}{accepted}", source=source, shard=shard, column=problems[0].column)
@@ -204,18 +204,21 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
         # A list of nothing but nulls stands for lists of any depth at and below it.
         num_lists = max(num_lists, len(field.shape))
     else:
-        why = _leaf_problem(leaf_type, field, kind)
+        why = _leaf_problem(leaf_type, field, kind) or _no_numbers_problem(leaf_type, label, num_lists)
         if why:
             raise _Refused(label, f"column {label!r} has type {found.type}, {why}")
     axes = f"field {field.name!r} has shape {list(field.shape)}" if field.shape else f"field {field.name!r} is a scalar"
     if kind == "values" and not _depth_fits(num_lists, field.shape):
         wants = _depth_wanted(num_lists, field.shape)
         raise _Refused(label, f"column {label!r} has type {found.type}, but {axes}: {wants}")
-    if kind == "values" and num_lists and sizes[-1:] and sizes[-1] is not None and not pa.types.is_null(leaf_type):
-        inner = math.prod(field.shape[num_lists:])
-        if sizes[-1] % inner:
-            why = f"whose {sizes[-1]} values do not divide into rows of {inner}: {axes}"
-            raise _Refused(label, f"column {label!r} has type {found.type}, {why}")
+    if kind == "packed":
+        why = _width_problem(leaf_type, field, axes)
+    elif num_lists and sizes[-1:] and sizes[-1] is not None and not pa.types.is_null(leaf_type):
+        why = _division_problem(sizes[-1], math.prod(field.shape[num_lists:]), axes)
+    else:
+        why = None
+    if why:
+        raise _Refused(label, f"column {label!r} has type {found.type}, {why}")
     return FieldProjection(
         field=field,
         column=found.names[0],
@@ -227,6 +230,22 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
         num_lists=num_lists,
         tensor_shape=tensor_shape,
     )
+
+
+def _division_problem(num_values: int, inner: int, axes: str) -> str | None:
+    return f"whose {num_values} values do not divide into rows of {inner}: {axes}" if num_values % inner else None
+
+
+def _width_problem(leaf_type: Any, field: FieldPlan, axes: str) -> str | None:
+    """Why no packed value of a fixed number of bytes can give the field, or None."""
+    if not pa.types.is_fixed_size_binary(leaf_type):
+        return None
+    num_bytes, size = leaf_type.byte_width, SOURCE_DTYPES[field.source_dtype or "i32"].itemsize
+    if num_bytes % size:
+        return f"whose {num_bytes} bytes are no whole number of {field.source_dtype} values of {size} bytes"
+    if not field.shape:
+        return None if num_bytes == size else f"which packs {num_bytes // size} values a row, but {axes}"
+    return _division_problem(num_bytes // size, math.prod(field.shape[1:]), axes)
 
 
 def _depth_fits(num_lists: int, shape: tuple[int, ...]) -> bool:
@@ -262,6 +281,12 @@ def _resolve_path(columns: list[_Found], name: str) -> _Found:
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else f" (it has {_listed(known)})"
     raise _Refused(name, f"column {name!r} is missing{hint}")
+
+
+def _partition_hint(column: str, shard: str | None) -> str:
+    """Says so where a column stands in the path alone, as Hive's partitions have it."""
+    folder = next((part for part in (shard or "").split("/")[:-1] if part.startswith(f"{column}=")), None)
+    return f"; its folder says {folder}, which is not read: write the column into the files" if folder else ""
 
 
 def _listed(names: list[str]) -> str:
@@ -336,13 +361,9 @@ def _leaf_problem(leaf_type: Any, field: FieldPlan, kind: ColumnKind) -> str | N
     if kind == "packed":
         return None if field.source_dtype else "which is accepted only with a source_dtype that says what its bytes are"
     if field.source_dtype:
-        return f"but source_dtype {field.source_dtype!r} is for binary columns"
+        return f"but source_dtype {field.source_dtype!r} is for columns of binary values, one a row"
     if pa.types.is_dictionary(leaf_type):
         leaf_type = leaf_type.value_type
-    if isinstance(leaf_type, pa.Bool8Type):
-        return None
-    if isinstance(leaf_type, pa.FixedShapeTensorType):
-        return "whose axes are permuted: write it row-major"
     types = pa.types
     if types.is_decimal(leaf_type):
         return None if field.dtype in ("f32", "f64") else f"and decimals go into f32 or f64, not {field.dtype}"
@@ -353,14 +374,33 @@ def _leaf_problem(leaf_type: Any, field: FieldPlan, kind: ColumnKind) -> str | N
         or types.is_duration(leaf_type)
     ):
         return None if field.dtype == "i64" else f"and dates and times go into i64 as raw units, not {field.dtype}"
-    if (
-        types.is_integer(leaf_type)
-        or types.is_floating(leaf_type)
-        or types.is_boolean(leaf_type)
-        or types.is_null(leaf_type)
-    ):
-        return None
-    return "which holds no numbers"
+    return None
+
+
+def _no_numbers_problem(leaf_type: Any, label: str, num_lists: int) -> str | None:
+    """Why a type gives no field anything, and what to do instead; None of types of numbers."""
+    types = pa.types
+    if _is_binary(leaf_type):
+        return "whose bytes are numbers only in a column of binary values, one a row" if num_lists else None
+    if types.is_dictionary(leaf_type):
+        leaf_type = leaf_type.value_type
+    if types.is_struct(leaf_type):
+        if num_lists:
+            return "a list of structs: write the member that is wanted as a list of its own"
+        return (
+            f"a struct: name one of its members, {' or '.join(repr(f'{label}.{member.name}') for member in leaf_type)}"
+        )
+    if types.is_map(leaf_type):
+        return "a map: write its values as a list of their own"
+    if types.is_run_end_encoded(leaf_type):
+        return "which is run-end encoded: decode it before it is written, with pyarrow.compute.run_end_decode"
+    if isinstance(leaf_type, pa.FixedShapeTensorType):
+        return "whose axes are permuted: write it row-major"
+    if isinstance(leaf_type, pa.BaseExtensionType):
+        what = "an extension type that does not say whether it is numbers: write its storage"
+        return None if isinstance(leaf_type, pa.Bool8Type) else f"{what}, {leaf_type.storage_type}"
+    is_number = types.is_primitive(leaf_type) and not types.is_interval(leaf_type)
+    return None if is_number or types.is_decimal(leaf_type) or types.is_null(leaf_type) else "which holds no numbers"
 
 
 def _is_list(arrow_type: Any) -> bool:
@@ -376,6 +416,8 @@ def _is_list(arrow_type: Any) -> bool:
 
 def _is_binary(arrow_type: Any) -> bool:
     types = pa.types
+    if types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
     return bool(
         types.is_binary(arrow_type)
         or types.is_large_binary(arrow_type)

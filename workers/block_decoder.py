@@ -3,7 +3,8 @@
 A piece costs about half a millisecond, however few rows it has: a call of Arrow's reader, some calls for each field.
 Row groups of a few rows are therefore taken together: those of one shard in one read (of 25 rows each, sixteen take a
 third of the time), and all in one projection. If anything about them is wrong, each is decoded again by
-itself, which finds out which one it is and what can be had of the others.
+itself, which finds out which one it is and what can be had of the others. Pieces of a shard of records, of which bad
+records and those that stand in for them make many, are read in one pass; what cannot be had is left out of it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from o41td.encodings import PARQUET
-from o41td.errors import DataError, O41Error, error_to_record
+from o41td.encodings import holds_records
+from o41td.errors import O41Error, error_to_record
 from o41td.fields import FieldPlan
 from o41td.order.leaving import LeavingOrder
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
@@ -137,14 +138,16 @@ class BlockDecoder:
         bad: list[BadRowsOfPiece] = []
         places = None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows)
         pieces = [Piece(*piece) for piece in order.pieces]
-        is_together = not order.careful and self._sources[order.source].encoding == PARQUET
-        for group in _groups_of(pieces) if is_together else ([piece] for piece in pieces):
-            if len(group) > 1 and self._decode_together(order, group, places, work):
-                continue
-            for piece in group:
-                if order.careful:
-                    on_piece(piece.number)
-                bad.extend(self._decode_piece(order, piece, places, work))
+        are_records = holds_records(self._sources[order.source].encoding)
+        groups = [[piece] for piece in pieces] if order.careful else _groups_of(pieces, are_records=are_records)
+        for group in groups:
+            if order.careful:
+                on_piece(group[0].number)
+            if are_records:
+                bad.extend(self._decode_records(order, group, places, work))
+            elif len(group) == 1 or not self._decode_together(order, group, places, work):
+                for piece in group:
+                    bad.extend(self._decode_piece(order, piece, places, work))
         bad_rows = [rows.astype("<i8").tobytes() for rows, _error in bad]
         bad_errors = [error_to_record(error) for _rows, error in bad]
         if bad and work.rows == 0:
@@ -206,39 +209,28 @@ class BlockDecoder:
     def _decode_piece(
         self, order: DecodeBlock, piece: Piece, places: NDArray[np.int64] | None, work: _Work
     ) -> list[BadRowsOfPiece]:
-        """Decodes a piece; returns which rows of the block cannot be had, and why.
-
-        A record that cannot be had is no harm to those behind it, so it goes on there, unless a record before tells
-        that nothing behind it can be had.
-        """
+        """Decodes a piece of a Parquet shard; returns which rows of the block cannot be had, and why."""
         offset = piece.block_row - piece.row_start
         bad: list[BadRowsOfPiece] = []
         row = piece.row_start
         while row < piece.row_stop:
             try:
-                done, refused, error = self._decode_rows(order, piece, row, places, work)
+                done, refused = self._decode_rows(order, piece, row, places, work)
             except O41Error as failure:
                 bad.append((np.arange(row, piece.row_stop) + offset, failure))
                 break
             if refused is not None:
                 bad.append((refused.rows + row + offset, refused.error))
             row += done
-            if error is not None:
-                first = min(row, piece.row_stop - 1)  # what is wrong behind a shard's last record is told of that one
-                row = piece.row_stop if _is_of_earlier_row(error, row) else first + 1
-                bad.append((np.arange(first, row) + offset, error))
         return bad
 
     def _decode_rows(
         self, order: DecodeBlock, piece: Piece, row_start: int, places: NDArray[np.int64] | None, work: _Work
-    ) -> tuple[int, RefusedRows | None, O41Error | None]:
-        """Decodes a piece from a row on into the slot.
-
-        Returns:
-            How many rows were decoded, which of them do not fit, and why the next one, if there is one, cannot be had.
-        """
+    ) -> tuple[int, RefusedRows | None]:
+        """Decodes a piece from a row on into the slot; returns how many rows, and which of them do not fit."""
         begun = time.perf_counter()
         reader = self.reader(order.source, piece)
+        assert isinstance(reader, ShardReader)
         opened = time.perf_counter()
         work.fetch_s += opened - begun
         row_stop = min(piece.row_stop, row_start + reader.rows_at_once(piece.row_group, piece.decoding_bytes))
@@ -266,17 +258,55 @@ class BlockDecoder:
         )
         work.rows += table.num_rows - (0 if refused is None else len(refused.rows))
         work.read_bytes += table.nbytes
-        error: O41Error | None = getattr(table, "error", None)  # decoded records have one, or None; tables do not
-        return table.num_rows, refused, error
+        return table.num_rows, refused
+
+    # ---- records ---------------------------------------------------------------------------------------------------
+
+    def _decode_records(
+        self, order: DecodeBlock, pieces: Sequence[Piece], places: NDArray[np.int64] | None, work: _Work
+    ) -> list[BadRowsOfPiece]:
+        """Decodes pieces of a shard of records, in one pass; returns which rows of the block cannot be had, and why."""
+        block_rows = np.concatenate([np.arange(piece.block_row, piece.block_row + piece.num_rows) for piece in pieces])
+        first = order.slot * self._block_rows
+        slot = {name: region[first : first + self._block_rows] for name, region in self._regions.items()}
+        bad: list[BadRowsOfPiece] = []
+        done = 0
+        begun = time.perf_counter()
+        try:
+            reader = cast("RecordReader", self.reader(order.source, pieces[0]))
+            spans = [(piece.row_start, piece.row_stop) for piece in pieces]
+            work.fetch_s += time.perf_counter() - begun
+            begun = time.perf_counter()
+            for records in reader.slices(spans, group_rows=pieces[0].group_rows):
+                work.decode_s += time.perf_counter() - begun
+                own = block_rows[done : done + records.num_rows]
+                done += len(own)
+                refused = reader.projector.write_fitting(
+                    records,
+                    slot,
+                    places=own if places is None else places[own],
+                    shard=pieces[0].uri,
+                    source=self._sources[order.source].name,
+                )
+                bad += [(own[at], error) for at, error in records.refused]
+                if refused is not None:
+                    bad.append((own[refused.rows], refused.error))
+                work.rows += len(own) - records.num_refused - (0 if refused is None else len(refused.rows))
+                work.read_bytes += records.nbytes
+                begun = time.perf_counter()
+        except O41Error as failure:
+            bad.append((block_rows[done:], failure))
+        return bad
 
 
-def _is_of_earlier_row(error: O41Error, row: int) -> bool:
-    """Whether a record could not even be come to, because of one before it."""
-    return isinstance(error, DataError) and error.row is not None and error.row < row
-
-
-def _groups_of(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Cuts a block's pieces into those to take together; small ones are taken shard by shard."""
+def _groups_of(pieces: Sequence[Piece], *, are_records: bool) -> Iterator[list[Piece]]:
+    """Cuts a block's pieces into those to take together: all of a shard of records, small row groups shard by shard."""
+    if are_records:
+        shards: dict[str, list[Piece]] = {}
+        for piece in pieces:
+            shards.setdefault(piece.uri, []).append(piece)
+        yield from shards.values()
+        return
     group: list[Piece] = []
     num_bytes = 0
     for piece in sorted((piece for piece in pieces if piece.is_small), key=attrgetter("uri", "row_group")):
