@@ -21,6 +21,7 @@ at worst make us raise one of the classes below.
     ├─ SharedMemoryError (OSError)
     ├─ StorageError (OSError)
     ├─ CoordinatorError
+    ├─ DatasetConflictError                  what is published already says otherwise
     ├─ ConnectError                          no loader of that name, or its rank is taken
     └─ StreamClosedError
 """
@@ -42,6 +43,7 @@ __all__ = [
     "CoordinatorError",
     "CorruptDataError",
     "DataError",
+    "DatasetConflictError",
     "MemoryBoundError",
     "MissingShardError",
     "O41Error",
@@ -408,6 +410,10 @@ class CoordinatorError(O41Error):
         return f"{super().message()}\nThe loader's last words:\n{tail}" if tail else super().message()
 
 
+class DatasetConflictError(O41Error):
+    """A shard, a registration or a manifest is there already, and says something else than what was to be written."""
+
+
 class ConnectError(O41Error):
     """A loader cannot be joined: there is none of that name, or not for that rank, or it is not the same any more."""
 
@@ -441,6 +447,7 @@ _CLASSES: dict[str, type[O41Error]] = {
         SharedMemoryError,
         StorageError,
         CoordinatorError,
+        DatasetConflictError,
         ConnectError,
         StreamClosedError,
     )

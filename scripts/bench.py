@@ -43,16 +43,22 @@ def fields_of(workload: str) -> list[dict[str, Any]]:
 
 
 def measure_stream(
-    data: Path, workload: str, threads: int, *, pattern: str = "*.parquet", seed: int = 1, cache_dir: str | None = None
+    folder: Path,
+    workload: str,
+    threads: int,
+    *,
+    pattern: str = "*.parquet",
+    seed: int = 1,
+    cache_dir: str | None = None,
 ) -> dict[str, Any]:
-    """Streams a workload once in this process and returns its figures; prints nothing."""
+    """Streams a workload's shards once in this process and returns its figures; prints nothing."""
     from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage, open_batch_stream
 
     config = BatchStreamConfig(
         fields=[ProjectedField(**field) for field in fields_of(workload)],
         stages=[
             Stage(
-                sources=[FileSource(files=[str(data / workload / pattern)])],
+                sources=[FileSource(files=[str(folder / pattern)])],
                 batch_size=BATCH_SIZES[workload],
                 shuffle=Shuffle(buffer_rows=BUFFER_ROWS),
             )
@@ -192,7 +198,7 @@ def main() -> int:
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure_stream(arguments.data, arguments.measure, arguments.threads)))
+        print(json.dumps(measure_stream(arguments.data / arguments.measure, arguments.measure, arguments.threads)))
         return 0
     arguments.sets = arguments.sets.split(",")
     maker = arguments.bench / "make_data.py"

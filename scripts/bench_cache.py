@@ -71,9 +71,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.measure:
         workload, seed, cache_dir = arguments.measure
+        data_set = "tokens" if workload == "jsonl.gz" else workload
         figures = measure_stream(
-            arguments.data,
-            "tokens" if workload == "jsonl.gz" else workload,
+            arguments.data / data_set,
+            data_set,
             arguments.threads,
             pattern=PATTERNS[workload],
             seed=int(seed),

@@ -19,6 +19,7 @@ from o41td.errors import (
     CoordinatorError,
     CorruptDataError,
     DataError,
+    DatasetConflictError,
     MemoryBoundError,
     MissingShardError,
     O41Error,
@@ -49,6 +50,7 @@ EXAMPLES = [
     SharedMemoryError("full", where="/dev/shm", needed_bytes=100, free_bytes=10),
     StorageError("refused", uri="s3://b/k"),
     CoordinatorError("it died", log_tail="boom\n"),
+    DatasetConflictError("there is another manifest", where="m.json"),
     ConnectError("there is no loader x", advice="Start it"),
     StreamClosedError(),
 ]
