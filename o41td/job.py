@@ -28,9 +28,6 @@ class ManifestSelection(NamedTuple):
     curriculum_stages: tuple[str, ...]
 
 
-DEFAULT_QUARANTINE_FILE = "o41td-quarantine.jsonl"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceJob:
     """One source of one stage: where its shards are, and which columns they become.
@@ -188,7 +185,7 @@ def job_of(
     return StreamJob(
         stages=tuple(stages),
         lanes=lanes,
-        quarantine_file=os.path.abspath(config.quarantine_file or DEFAULT_QUARANTINE_FILE),
+        quarantine_file=os.path.abspath(config.quarantine_file),
         excluded=Exclusions(config.exclude),
         **{name: getattr(config, name) for name in _FROM_CONFIG},
     )

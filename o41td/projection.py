@@ -10,6 +10,9 @@ flat column, so names are resolved here and columns are read by leaf index: leav
 Levels. An Arrow type is some list levels around a leaf. The first levels give one axis of the field's shape each; the
 last one gives all axes that are left, row-major, so a flat list of 12 fills [3, 4]. Every axis that a list gives may be
 ragged and is cut or padded; of several axes given by one flat list only the first may be.
+
+A binary column whose Arrow field says `o41td.packed` in its metadata is a list of numbers that `o41td.writing` packed:
+it is read as that list, whatever the dtype of this one shard, so the same config reads a shard before and after.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -25,10 +28,21 @@ import pyarrow as pa
 from o41td.errors import SchemaError
 from o41td.fields import SOURCE_DTYPES, FieldPlan
 
-__all__ = ["ColumnKind", "FieldProjection", "PlanMemory", "ProjectionPlan", "leaf_count", "plan_projection"]
+__all__ = [
+    "PACKED_KEY",
+    "ColumnKind",
+    "FieldProjection",
+    "PlanMemory",
+    "ProjectionPlan",
+    "leaf_count",
+    "plan_projection",
+]
 
 ColumnKind = Literal["values", "packed"]
 """`values`: scalars, lists and tensors of numbers; `packed`: numbers as little-endian bytes in binary values."""
+
+PACKED_KEY = b"o41td.packed"
+"""Of an Arrow field's metadata: the `source_dtype` of the numbers that a binary column packs."""
 
 _ACCEPTED = (
     "Accepted are integers, floats, bool, decimals (into a float), dates, times and durations (into i64), dictionaries "
@@ -76,6 +90,7 @@ class _Found:
     names: tuple[str, ...]
     leaf_index: int
     type: Any
+    packed: str | None = None
 
 
 class _Refused(Exception):
@@ -140,6 +155,7 @@ class PlanMemory:
 
     def __init__(self) -> None:
         self._schema: Any = None
+        self._packed: list[str | None] = []
         self._fields: tuple[FieldPlan, ...] = ()
         self._plan: ProjectionPlan | None = None
 
@@ -147,9 +163,11 @@ class PlanMemory:
         self, schema: Any, fields: Sequence[FieldPlan], *, source: str | None = None, shard: str | None = None
     ) -> ProjectionPlan:
         """Returns `plan_projection` of the same arguments, and raises what it does."""
-        if self._plan is None or self._fields != tuple(fields) or not self._schema.equals(schema):
+        packed = [_packed_dtype_of(field) for field in schema]
+        is_same = self._packed == packed and self._fields == tuple(fields)
+        if self._plan is None or not is_same or not self._schema.equals(schema):
             plan = plan_projection(schema, fields, source=source, shard=shard)
-            self._schema, self._fields, self._plan = schema, tuple(fields), plan
+            self._schema, self._packed, self._fields, self._plan = schema, packed, tuple(fields), plan
         return self._plan
 
 
@@ -173,6 +191,15 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
         num_lists, sizes, tensor_shape = 1, [math.prod(tensor_shape)], None
     kind: ColumnKind = "packed" if _is_binary(leaf_type) and num_lists == 0 else "values"
     label = ".".join(found.names)
+    if kind == "packed" and found.packed is not None:
+        if field.source_dtype not in (None, found.packed):
+            says = f"and source_dtype says {field.source_dtype}: leave that out"
+            raise _Refused(label, f"column {label!r} has its values packed as {found.packed}, {says}")
+        if not field.shape:
+            raise _Refused(
+                label, f"column {label!r} holds lists, but field {field.name!r} is a scalar: give it a length"
+            )
+        field = replace(field, source_dtype=found.packed)
     if pa.types.is_null(leaf_type):
         # A list of nothing but nulls stands for lists of any depth at and below it.
         num_lists = max(num_lists, len(field.shape))
@@ -269,8 +296,16 @@ def _listed(names: list[str]) -> str:
 
 def _columns(members: Any, names: tuple[str, ...], first_leaf: int) -> Iterator[_Found]:
     for member in members:
-        yield _Found(names=(*names, member.name), leaf_index=first_leaf, type=member.type)
+        yield _Found(
+            names=(*names, member.name), leaf_index=first_leaf, type=member.type, packed=_packed_dtype_of(member)
+        )
         first_leaf += leaf_count(member.type)
+
+
+def _packed_dtype_of(member: Any) -> str | None:
+    """What `PACKED_KEY` says of an Arrow field; what nobody knows is as good as nothing."""
+    dtype: str = (member.metadata or {}).get(PACKED_KEY, b"").decode(errors="replace")
+    return dtype if dtype in SOURCE_DTYPES else None
 
 
 def _members(column: _Found) -> list[_Found]:

@@ -42,15 +42,15 @@ def fields_of(workload: str) -> list[dict[str, Any]]:
     return [*floats, *ints, {"name": "label", "dtype": "bool"}, row_id]
 
 
-def measure_stream(data: Path, workload: str, threads: int) -> dict[str, Any]:
-    """Streams a workload once in this process and returns its figures; prints nothing."""
+def measure_stream(folder: Path, workload: str, threads: int) -> dict[str, Any]:
+    """Streams a workload's shards once in this process and returns its figures; prints nothing."""
     from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage, open_batch_stream
 
     config = BatchStreamConfig(
         fields=[ProjectedField(**field) for field in fields_of(workload)],
         stages=[
             Stage(
-                sources=[FileSource(files=[str(data / workload / "*.parquet")])],
+                sources=[FileSource(files=[str(folder / "*.parquet")])],
                 batch_size=BATCH_SIZES[workload],
                 shuffle=Shuffle(buffer_rows=BUFFER_ROWS),
             )
@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure_stream(arguments.data, arguments.measure, arguments.threads)))
+        print(json.dumps(measure_stream(arguments.data / arguments.measure, arguments.measure, arguments.threads)))
         return 0
     arguments.sets = arguments.sets.split(",")
     maker = arguments.bench / "make_data.py"

@@ -41,7 +41,6 @@ __all__ = [
     "OpenProgress",
     "PieceBegun",
     "ReadFooter",
-    "Retire",
     "ServeFrom",
     "StatsReply",
     "StatsRequest",
@@ -181,10 +180,6 @@ class BlockFailed(NamedTuple):
     block_id: int
     bad_rows: list[bytes]
     bad_errors: list[dict[str, Any]]
-
-
-class Retire(NamedTuple):
-    """Finish nothing more and leave."""
 
 
 # ---- consumer -> coordinator ---------------------------------------------------------------------------------------
@@ -351,7 +346,6 @@ Message = (
     | PieceBegun
     | BlockDecoded
     | BlockFailed
-    | Retire
     | OpenLoader
     | JoinLoader
     | ServeFrom
@@ -381,7 +375,6 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     PieceBegun,
     BlockDecoded,
     BlockFailed,
-    Retire,
     OpenLoader,
     JoinLoader,
     ServeFrom,

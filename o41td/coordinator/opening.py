@@ -10,7 +10,7 @@ every unit, only a few shards of each source are opened, to check the schema and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ __all__ = ["IndexReading"]
 
 _MAX_ERRORS_TOLD = 5
 _NUM_SAMPLES = 4
+_LOOK_UPS_TOLD = 1024
 _SAVE_EVERY_BYTES = 1 << 30
 
 
@@ -55,9 +56,17 @@ class IndexReading:
     """The index of a job in the making."""
 
     def __init__(
-        self, job: StreamJob, *, storage: dict[str, Any] | None, expected: Sequence[dict[str, Any]] | None
+        self,
+        job: StreamJob,
+        *,
+        storage: dict[str, Any] | None,
+        expected: Sequence[dict[str, Any]] | None,
+        on_look_up: Callable[[int, int], None] = lambda _known, _listed: None,
     ) -> None:
         """Lists the shards of every source, and takes from the cache what is there.
+
+        `on_look_up` is called now and then meanwhile, with how many shards are known and listed: of a million files it
+        takes a while to ask for their sizes and times.
 
         Raises:
             O41Error: A source names no file, or a file that is not there.
@@ -70,6 +79,7 @@ class IndexReading:
         self._of_source: dict[tuple[int, int], list[_Wanted]] = {}
         self._caches: dict[str, IndexCache] = {}
         self._counted_bytes = 0
+        self._on_look_up = on_look_up
         shelf = ManifestShelf()
         for stage, stage_job in enumerate(job.stages):
             for number, source in enumerate(stage_job.sources):
@@ -175,6 +185,8 @@ class IndexReading:
                 wanted = _Wanted(shard.path, source, listed.encoding, identity, cache, counts)
                 self._wanted[key] = wanted
                 self._take_from_cache(wanted)
+                if len(self._wanted) % _LOOK_UPS_TOLD == 0:
+                    self._on_look_up(len(self._wanted), sum(len(sources.shards) for sources in self._listed.values()))
             if wanted.units is None and wanted.stated_rows is None:
                 _uri, rows, _size, version = resumed.get(shard.path, (None, None, None, None))
                 stated = shard if rows is None else replace(shard, rows=rows)

@@ -226,10 +226,11 @@ class LoaderServer:
             if worker.ready:
                 self._handle(WorkerBecameReady(worker.number))
         notices = [self._segment.notice] if self._segment.notice else []
-        self._opened = LoaderOpened(
+        opened = LoaderOpened(
             layout=layout.to_record(), sources=records, bound=bound, arena_kind=self._segment.kind, notices=notices
         )
-        self._tell_all(self._opened, self._segment.fd)
+        self._tell_all(opened, self._segment.fd)
+        self._opened = opened if self._is_served else None  # it is large where shards are many
         self._open_status_port()
         assert self._status_port is not None
         if not self._status_port.is_open:
@@ -275,20 +276,28 @@ class LoaderServer:
 
     def _read_index(self, job: StreamJob) -> list[SourceIndex]:
         assert self._request is not None
-        reading = IndexReading(job, storage=self._request.storage, expected=self._request.expected_sources)
-        self._footers = reading.num_done, reading.num_shards
-        self._desk = desk = FooterDesk(reading)
-        self._give_footers()
         told_s, began_s = 0.0, time.monotonic()
-        while not desk.is_done:
-            self._pump()
-            self._tell_slow_footers(job)
+
+        def tell(num_known: int, num_shards: int) -> None:
+            nonlocal told_s
             now_s = time.monotonic()
             if now_s - told_s > _PROGRESS_EVERY_S:
                 told_s = now_s
-                self._footers = reading.num_done, reading.num_shards
+                self._footers = num_known, num_shards
                 self._tell_all(OpenProgress(*self._footers))
-            if now_s - began_s > _PROGRESS_EVERY_S and not self._request.plan_only:
+                self._loop.turn(0)  # the owner may be gone
+
+        reading = IndexReading(
+            job, storage=self._request.storage, expected=self._request.expected_sources, on_look_up=tell
+        )
+        self._footers = reading.num_done, reading.num_shards
+        self._desk = desk = FooterDesk(reading)
+        self._give_footers()
+        while not desk.is_done:
+            self._pump()
+            self._tell_slow_footers(job)
+            tell(reading.num_done, reading.num_shards)
+            if time.monotonic() - began_s > _PROGRESS_EVERY_S and not self._request.plan_only:
                 self._open_status_port()
         self._desk = None
         return reading.finish()

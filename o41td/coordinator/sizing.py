@@ -39,6 +39,7 @@ from o41td.memory import (
     slots_needed,
     stream_bytes,
 )
+from o41td.order_lookup import most_batch_rows
 from o41td.shm.layout import ArenaLayout, plan_arena
 
 __all__ = ["LoaderSize", "size_loader"]
@@ -73,6 +74,7 @@ def size_loader(
     Raises:
         MemoryBoundError: It cannot be had within `limit_bytes`.
     """
+    job = _without_room_for_nothing(job, sources)
     fields = job.stages[0].sources[0].fields
     row_bytes = sum(field_bytes(field) for field in fields)
     every = [source for stage in sources for source in stage]
@@ -100,6 +102,7 @@ def size_loader(
         footers_bytes=sum(source.footers_bytes for source in every),
         largest_footer_bytes=max((source.largest_footer_bytes for source in every), default=0),
         num_units=sum(len(source.unit_rows) for source in every),
+        num_shards=sum(len(source.shards) for source in every),
         announced_rows=max(_window_batches(job, stage) * stage.batch_size for stage in job.stages),
         buffer_rows=max(stage.buffer_rows for stage in job.stages),
         reach_rows=_most_rows(job, sources),
@@ -148,6 +151,15 @@ def size_loader(
         resident=tuple(resident),
         window_batches=tuple(_window_batches(job, stage) for stage in job.stages),
         ahead_rows=bound.shape.ahead_rows,
+    )
+
+
+def _without_room_for_nothing(job: StreamJob, sources: Sequence[Sequence[SourceIndex]]) -> StreamJob:
+    """Returns the job with batches no larger than they can become."""
+    stages = zip(job.stages, sources, strict=True)
+    return replace(
+        job,
+        stages=tuple(replace(stage, batch_size=most_batch_rows(stage, job.lanes, found)) for stage, found in stages),
     )
 
 

@@ -20,11 +20,11 @@ import threading
 import time
 
 POINTS = {
+    "Assembler._assemble_next",
     "BatchFeed.close",
     "BatchStream.next",
     "Channel.send",
     "FooterDesk.next_for",
-    "Gatherer._gather_next",
     "LoaderServer._send_batches",
     "ShardReader.read_rows",
     "WorkerCrew.give",

@@ -14,7 +14,6 @@ from o41td.workers.messages import (
     AttachArena,
     BatchesReady,
     BlockDecoded,
-    Retire,
     StatsReply,
     StatsRequest,
     WorkerReady,
@@ -38,7 +37,7 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
 
 @pytest.mark.parametrize(
     "message",
-    [WorkerReady(5), BURST, Retire(), StatsReply(1, {"a": [1.5, None, "é", "\udcff"], "b": {"c": True}})],
+    [WorkerReady(5), BURST, StatsReply(1, {"a": [1.5, None, "é", "\udcff"], "b": {"c": True}})],
     ids=lambda message: type(message).__name__,
 )
 def test_a_message_comes_out_equal(message: object) -> None:
