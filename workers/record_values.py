@@ -145,7 +145,7 @@ def _plain_numbers(values: list[Any], field: FieldPlan) -> NDArray[Any] | None:
 def _judged(values: Sequence[Any], field: FieldPlan) -> tuple[NDArray[Any], list[Misfit]]:
     """Values looked at one by one."""
     judge = _Judge(field)
-    numbers = array("d" if field.dtype in _EXACT else "q")
+    numbers: array[Any] = array("d" if field.dtype in _EXACT else "q")
     misfits = []
     for row, value in enumerate(values):
         try:

@@ -23,6 +23,7 @@ app = typer.Typer(
 
 ConfigPath = Annotated[Path, typer.Argument(help="A stream's config: .toml, .json or .yaml.")]
 Target = Annotated[Path, typer.Argument(help="A config, or a checkpoint.")]
+IndexTargets = Annotated[list[Path], typer.Argument(help="A config or a checkpoint; or files, folders and globs.")]
 Rank = Annotated[int, typer.Option("--rank", help="This training process's number, from 0.")]
 WorldSize = Annotated[int, typer.Option("--world-size", help="How many training processes share the order.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
@@ -176,11 +177,20 @@ def check(
 
 
 @app.command()
-def index(target: Target, as_json: AsJson = False, _debug: Debug = False) -> None:
-    """Read every footer into the index cache, so that streams open at once, and show what is known of the shards."""
-    from o41td.cli.index import show_index
+def index(targets: IndexTargets, as_json: AsJson = False, _debug: Debug = False) -> None:
+    """Read every footer into the index cache, so that streams open at once, and show what is known of the shards.
 
-    show_index(target, as_json=as_json)
+    Of files, folders or globs without a config: what shards they are, and which columns they have.
+    """
+    if len(targets) == 1 and targets[0].suffix.lower() in (".toml", ".json", ".yaml", ".yml"):
+        from o41td.cli.index import show_index
+
+        show_index(targets[0], as_json=as_json)
+        return
+    from o41td.cli.bare_index import show_files
+
+    if not show_files([str(target) for target in targets], as_json=as_json):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -326,6 +336,19 @@ def inspect(
     from o41td.cli.inspect import show_target
 
     show_target(target, rows=rows, plot_path=plot, as_json=as_json)
+
+
+@app.command()
+def cache(
+    cache_dir: Annotated[Path, typer.Argument(help="A config's cache_dir.", metavar="DIR")],
+    clear: Annotated[bool, typer.Option("--clear", help="Remove every file of the cache, and nothing else.")] = False,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Say what a block cache holds: files, bytes on disk, when they were used."""
+    from o41td.cli.cache import show_cache
+
+    show_cache(cache_dir, clear=clear, as_json=as_json)
 
 
 @app.command()
