@@ -223,7 +223,9 @@ class Gatherer:
 
     @property
     def _is_acknowledgement_due(self) -> bool:
-        return self.assembler.is_release_due or self._gathered - self._acknowledged >= _ACKNOWLEDGE_EVERY
+        unacknowledged = self._gathered - self._acknowledged
+        few_are_left = unacknowledged >= max(_ACKNOWLEDGE_EVERY, 2 * len(self.assembler.announced))
+        return self.assembler.is_release_due or few_are_left
 
     @property
     def _is_acknowledgement_old(self) -> bool:

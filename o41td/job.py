@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from o41td.errors import ConfigError
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
@@ -74,6 +73,8 @@ class StreamJob:
     on_bad_data: str = "raise"
     bad_data_budget: float = 0.0
     quarantine_file: str = ""
+    cache_dir: str | None = None
+    cache_limit_bytes: int | None = None
     excluded: Exclusions = NOTHING_EXCLUDED
 
     def to_record(self) -> dict[str, Any]:
@@ -145,6 +146,8 @@ _SCALARS = (
     "on_bad_data",
     "bad_data_budget",
     "quarantine_file",
+    "cache_dir",
+    "cache_limit_bytes",
 )
 
 
@@ -154,11 +157,7 @@ def job_of(
     """Returns the job of a config.
 
     `resolved` gives the shards of sources by (stage, source), as a checkpoint has them.
-
-    Raises:
-        ConfigError: The config asks for something that this version does not have; the key is named.
     """
-    _refuse_what_is_missing(config)
     stages = []
     for stage_index, stage in enumerate(config.stages):
         sources = []
@@ -186,12 +185,13 @@ def job_of(
         stages=tuple(stages),
         lanes=lanes,
         quarantine_file=os.path.abspath(config.quarantine_file),
+        cache_dir=None if config.cache_dir is None else os.path.abspath(config.cache_dir),
         excluded=Exclusions(config.exclude),
         **{name: getattr(config, name) for name in _FROM_CONFIG},
     )
 
 
-_FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file"))
+_FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file", "cache_dir"))
 
 
 def _shards_of(source: FileSource | ManifestSource) -> dict[str, Any]:
@@ -216,11 +216,3 @@ def _listed(file: str | ShardFile) -> str:
     if isinstance(file, str):
         return file
     return glob.escape(file.uri) if is_local(file.uri) and glob.has_magic(file.uri) else file.uri
-
-
-def _refuse_what_is_missing(config: BatchStreamConfig) -> None:
-    problems = []
-    if config.cache_dir is not None:
-        problems.append(("cache_dir", "is not available in this version; leave it out"))
-    if problems:
-        raise ConfigError("this config asks for what is not there yet", problems=problems)

@@ -26,6 +26,7 @@ from o41td.shm.layout import arena_bytes_of, batch_bytes_of
 from o41td.sizes import human_bytes
 
 __all__ = [
+    "CACHE_WORK_BYTES",
     "FACTS_BYTES",
     "MAX_OPEN_SHARDS",
     "RECORD_FETCH_BYTES",
@@ -79,6 +80,9 @@ PARSED_FOOTER_FACTOR = 9
 
 # Whatever else: the values of a slice that are looked at one by one, a table about to be freed.
 DECODE_SPARE_BYTES = 12 * MIB
+
+CACHE_WORK_BYTES = 6 * MIB
+"""What a worker takes more where it keeps blocks on disk: a part that is read, one that is written, two libraries."""
 
 RECORD_WORK_BYTES = 8 * MIB
 """What a worker takes to read records of any shard: the text at hand, and the Python values of some of it."""
@@ -142,6 +146,7 @@ class LoaderShape:
         fetch_bytes: Compressed bytes of the largest such unit.
         stream_bytes: What one stream over a larger unit takes (`stream_bytes`), 0 where all are decoded whole.
         max_row_group_bytes: Above it, a unit is streamed. Units read in part take no more together, but for one.
+        cache_bytes: What a worker takes for the block cache, 0 where there is none.
         held_units: How many units read in part a worker keeps: one for each window, and one that was left behind.
         footers_bytes: Footers of all shards, as they are in the files.
         largest_footer_bytes: The largest of them.
@@ -169,6 +174,7 @@ class LoaderShape:
     fetch_bytes: int
     stream_bytes: int = 0
     max_row_group_bytes: int
+    cache_bytes: int = 0
     held_units: int = 2
     footers_bytes: int = 0
     largest_footer_bytes: int = 0
@@ -339,7 +345,7 @@ def _decode_bytes_of(shape: LoaderShape) -> int:
         streamed = max(shape.stream_bytes, open_bytes) + STREAM_SPARE_BYTES
     kept_footers = min(shape.footers_bytes, FACTS_BYTES + MAX_OPEN_SHARDS * shape.largest_footer_bytes)
     footers = PARSED_FOOTER_FACTOR * (kept_footers + 2 * shape.largest_footer_bytes)  # one new, one's hole in the heap
-    return max(whole, streamed) + footers + shape.slot_bytes + DECODE_SPARE_BYTES
+    return max(whole, streamed) + footers + shape.cache_bytes + shape.slot_bytes + DECODE_SPARE_BYTES
 
 
 def slots_needed(window_rows: Sequence[int], block_rows: int, in_flight: int, *, fill_rows: int | None = None) -> int:

@@ -86,7 +86,7 @@ def measured(folder: Path, workload: str, layout: str, arguments: argparse.Names
     """One pass over one layout, in a process of its own."""
     if layout == LANCE:
         return bench.measured([arguments.lance, "-c", SCAN, str(folder), str(SCANNED_ROWS[workload])])
-    own = [sys.executable, "-P", __file__, "--threads", str(arguments.threads)]
+    own = [sys.executable, __file__, "--threads", str(arguments.threads)]
     return bench.measured([*own, "--measure", str(folder), "--sets", workload])
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "BatchesReady",
     "BlockDecoded",
     "BlockFailed",
+    "CacheUsed",
     "CountGoesOn",
     "DecodeBlock",
     "FooterFailed",
@@ -125,6 +126,8 @@ class AttachArena(NamedTuple):
     encodings: list[str]
     max_row_group_bytes: int
     max_held_units: int
+    cache_dir: str | None
+    cache_limit_bytes: int | None
     storage: dict[str, Any] | None
 
     def __repr__(self) -> str:
@@ -135,10 +138,10 @@ class DecodeBlock(NamedTuple):
     """Decode a block of `num_rows` rows into a slot.
 
     Each piece is ``[number, uri, size_bytes, mtime_ns, shard_rows, row_group, group_rows, decoding_bytes, shard_row,
-    row_start, row_stop, block_row]``: rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of
-    its shard, are the block's from `block_row` on. The slot has the block's rows in their `LeavingOrder`, whose three
-    numbers are `leaving`; in the block's own order where that is None. `careful` asks for a `PieceBegun` with the
-    piece's number before each.
+    row_start, row_stop, block_row, version]``: rows [row_start, row_stop) of a row group, whose first row is row
+    `shard_row` of its shard, are the block's from `block_row` on. The slot has the block's rows in their
+    `LeavingOrder`, whose three numbers are `leaving`; in the block's own order where that is None. `careful` asks for a
+    `PieceBegun` with the piece's number before each.
     """
 
     block_id: int
@@ -155,6 +158,23 @@ class PieceBegun(NamedTuple):
 
     block_id: int
     piece: int
+
+
+class CacheUsed(NamedTuple):
+    """What the block cache did for a block, sent before the block's own answer: units found and not, bytes, files.
+
+    `failure` says why nothing is kept from now on, once.
+    """
+
+    block_id: int
+    hits: int
+    misses: int
+    read_bytes: int
+    written_bytes: int
+    evicted_files: int
+    evicted_bytes: int
+    broken_files: int
+    failure: str | None
 
 
 class BlockDecoded(NamedTuple):
@@ -344,6 +364,7 @@ Message = (
     | AttachArena
     | DecodeBlock
     | PieceBegun
+    | CacheUsed
     | BlockDecoded
     | BlockFailed
     | OpenLoader
@@ -373,6 +394,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     AttachArena,
     DecodeBlock,
     PieceBegun,
+    CacheUsed,
     BlockDecoded,
     BlockFailed,
     OpenLoader,

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,11 +24,12 @@ from o41td.fields import FieldPlan
 from o41td.projection import PlanMemory
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
-from o41td.workers.block_decoder import BlockDecoder, Piece, SourceFormat
+from o41td.workers.block_decoder import BlockDecoder
 from o41td.workers.channel import Channel, ChannelClosed
 from o41td.workers.footer import read_footer
 from o41td.workers.messages import (
     AttachArena,
+    CacheUsed,
     CountGoesOn,
     DecodeBlock,
     FooterFailed,
@@ -38,6 +40,10 @@ from o41td.workers.messages import (
     WorkerReady,
     carries_descriptor,
 )
+from o41td.workers.piece import Piece, SourceFormat
+
+if TYPE_CHECKING:
+    from o41td.workers.block_cache import BlockCache
 
 __all__ = ["Worker"]
 
@@ -58,6 +64,7 @@ class Worker:
         self._looked_at: deque[tuple[Message, int | None]] = deque()
         self._arena: MappedArena | None = None
         self._decoder: BlockDecoder | None = None
+        self._cache: BlockCache | None = None
         self._plans = PlanMemory()
 
     def run(self) -> None:
@@ -78,7 +85,9 @@ class Worker:
                 case DecodeBlock():
                     assert self._decoder is not None
                     self._read_ahead(self._decoder)
-                    self._answer(self._decoder.decode(message, partial(self._tell_piece, message.block_id)))
+                    decoded = self._decoder.decode(message, partial(self._tell_piece, message.block_id))
+                    self._tell_cache(message.block_id)
+                    self._answer(decoded)
                 case _:
                     raise AssertionError(f"{type(message).__name__} is no order for a worker")
 
@@ -93,6 +102,12 @@ class Worker:
 
     def _tell_piece(self, block_id: int, piece: int) -> None:
         self._answer(PieceBegun(block_id, piece))
+
+    def _tell_cache(self, block_id: int) -> None:
+        if self._cache is not None:
+            counts, failure = self._cache.take_counts()
+            if any(counts.values()) or failure is not None:
+                self._answer(CacheUsed(block_id, failure=failure, **counts))
 
     def _answer(self, message: Message) -> None:
         try:
@@ -165,6 +180,11 @@ class Worker:
             self._arena = map_arena(descriptor, layout, writable=True)
         finally:
             os.close(descriptor)
+        if order.cache_dir is not None:
+            from o41td.workers.block_cache import BlockCache  # it brings isal
+            from o41td.workers.block_cache_folder import CacheFolder
+
+            self._cache = BlockCache(CacheFolder(order.cache_dir, order.cache_limit_bytes))
         self._decoder = BlockDecoder(
             {region.name: self._arena.region(region.name) for region in layout.fields},
             layout.block_rows,
@@ -174,6 +194,7 @@ class Worker:
             ],
             max_row_group_bytes=order.max_row_group_bytes,
             max_held_units=order.max_held_units,
+            cache=self._cache,
         )
         threading.Thread(target=self._populate, args=(self._arena,), name="o41td-populate", daemon=True).start()
 
@@ -191,5 +212,5 @@ class Worker:
             if isinstance(order, DecodeBlock):
                 for piece in map(Piece._make, order.pieces[:_READ_AHEAD_PIECES]):
                     with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
-                        decoder.reader(order.source, piece).will_need(piece.row_group)
+                        decoder.will_need(order.source, piece)
                 return

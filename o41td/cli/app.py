@@ -339,6 +339,19 @@ def inspect(
 
 
 @app.command()
+def cache(
+    cache_dir: Annotated[Path, typer.Argument(help="A config's cache_dir.", metavar="DIR")],
+    clear: Annotated[bool, typer.Option("--clear", help="Remove every file of the cache, and nothing else.")] = False,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Say what a block cache holds: files, bytes on disk, when they were used."""
+    from o41td.cli.cache import show_cache
+
+    show_cache(cache_dir, clear=clear, as_json=as_json)
+
+
+@app.command()
 def trace(
     target: Target,
     batch: Annotated[int | None, typer.Option("--batch", min=0, help="What was in this global batch?")] = None,

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from o41td.cli.failure import UsageProblem
-from o41td.cli.wording import count_text, duration_text, share_text
+from o41td.cli.wording import count_text, counted_text, duration_text, share_text
 from o41td.sizes import human_bytes
 
 __all__ = ["loaders_view", "show_status"]
@@ -127,7 +127,8 @@ def _loader_view(loader: Mapping[str, Any]) -> RenderableType:
         parts.append(_Spaced(_workers_table(loader["workers"])))
     if loader["sources"]:
         parts.append(_Spaced(_sources_table(loader["sources"])))
-    parts += [Text(line, style="dim") for line in (_arena_text(loader), _memory_text(loader["memory"])) if line]
+    told = (_arena_text(loader), _memory_text(loader["memory"]), _cache_text(loader.get("cache")))
+    parts += [Text(line, style="dim") for line in told if line]
     return Group(heading, *(Padding(part, (0, 0, 0, 2), expand=False) for part in parts), Text(""))
 
 
@@ -240,6 +241,19 @@ def _memory_text(memory: Mapping[str, Any]) -> str:
     if used is None:
         return f"memory {bound}" if bound else ""
     return f"memory {human_bytes(used)}{f' of {bound}' if bound else ''}"
+
+
+def _cache_text(cache: Mapping[str, Any] | None) -> str:
+    """The block cache: "cache 97 % of 1,024 units found, 3.2 GiB read, 101.0 MiB written, 12 files evicted"."""
+    if cache is None:
+        return ""
+    asked = cache["hits"] + cache["misses"]
+    text = f"cache {share_text(cache['hits'], asked)} of {count_text(asked)} units found"
+    text += f", {human_bytes(cache['read_bytes'])} read, {human_bytes(cache['written_bytes'])} written"
+    for key, word in (("evicted_files", "evicted"), ("broken_files", "damaged")):
+        if cache[key]:
+            text += f", {counted_text(cache[key], 'file')} {word}"
+    return f"{text}; it keeps nothing more: {cache['failure']}" if cache["failure"] else text
 
 
 def _rate_text(rate: float) -> str:

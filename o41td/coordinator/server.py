@@ -66,6 +66,7 @@ from o41td.workers.messages import (
     BatchesReady,
     BlockDecoded,
     BlockFailed,
+    CacheUsed,
     CountGoesOn,
     FooterFailed,
     FooterRead,
@@ -458,6 +459,8 @@ class LoaderServer:
             encodings=[source.encoding for source in self._sources],
             max_row_group_bytes=job.max_row_group_bytes,
             max_held_units=self._size.bound.shape.held_units,
+            cache_dir=job.cache_dir,
+            cache_limit_bytes=job.cache_limit_bytes,
             storage=self._request.storage if self._request else None,
         )
 
@@ -483,6 +486,12 @@ class LoaderServer:
                 key = self._table[message.block_id].key
                 self._figures.note_decoded(worker.number, key.stage, key.source, message)
                 self._handle(BlockWasDecoded(worker.number, message.block_id, _bad_rows_of(message)))
+            case CacheUsed():
+                assert self._table is not None
+                key = self._table[message.block_id].key
+                self._figures.note_cache(key.stage, key.source, message)
+                if message.failure is not None:
+                    self._tell_cache_failure(message.failure)
             case PieceBegun():
                 self._handle(PieceWasBegun(worker.number, message.block_id, message.piece))
             case BlockFailed():
@@ -497,7 +506,7 @@ class LoaderServer:
                 return True
             case FooterRead() | FooterFailed() | CountGoesOn():
                 return self._desk is not None and self._desk.awaits(worker.number, message.task_id)
-            case BlockDecoded() | BlockFailed() | PieceBegun():
+            case BlockDecoded() | BlockFailed() | PieceBegun() | CacheUsed():
                 if self._state is None or self._table is None:
                     return False
                 if not self._state.workers[worker.number].is_at(message.block_id):
@@ -505,9 +514,18 @@ class LoaderServer:
                 block = self._table[message.block_id]
                 if isinstance(message, PieceBegun):
                     return 0 <= message.piece < len(block.pieces)
+                if isinstance(message, CacheUsed):
+                    return self._job is not None and self._job.cache_dir is not None
                 return all(_are_rows_of(block, bad.rows) for bad in _bad_rows_of(message))
             case _:
                 return False
+
+    def _tell_cache_failure(self, why: str) -> None:
+        """Tells everybody that blocks are not kept any more, when the first worker says so."""
+        if not self._figures.cache_failure:
+            self._figures.cache_failure = why
+            text = f"cache_dir cannot be written, so no more blocks are kept: {why}. The stream goes on without"
+            self._tell_all(LoaderNotice(text, is_warning=True))
 
     def _lose_worker(self, worker: PooledWorker, cause: str, exit_code: int) -> None:
         if self._desk is not None:
@@ -595,6 +613,7 @@ class LoaderServer:
             reading={worker: self._addresses.place_of(at, for_s) for worker, at, for_s in self._state.current_blocks()},
             sources=self._by_stage,
             served_ranks=self._request.ranks if self._is_served else None,
+            cache_dir=None if self._job is None else self._job.cache_dir,
         )
 
 

@@ -28,6 +28,7 @@ from o41td.fields import NUMPY_DTYPES, FieldPlan, field_bytes
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
 from o41td.memory import (
+    CACHE_WORK_BYTES,
     RECORD_FETCH_BYTES,
     RECORD_VALUES_FACTOR,
     RECORD_WORK_BYTES,
@@ -97,6 +98,7 @@ def size_loader(
         ranks_a_window=-(-len(ranks) // len(groups)),
         num_columns=len(fields),
         max_row_group_bytes=job.max_row_group_bytes,
+        cache_bytes=CACHE_WORK_BYTES if job.cache_dir is not None else 0,
         held_units=num_windows + 1,
         **_largest_units(every, job.max_row_group_bytes, len(fields)),
         footers_bytes=sum(source.footers_bytes for source in every),
