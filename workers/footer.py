@@ -6,6 +6,7 @@ footers are read in workers and nowhere else, and walking all columns of a wide 
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,12 +122,15 @@ def read_footer(
     if (rows < 0).any() or int(rows.sum()) != metadata.num_rows:
         why = f"its footer counts {metadata.num_rows} rows, and its row groups {int(rows.sum())}"
         raise CorruptDataError(f"the shard contradicts itself: {why}", source=source, shard=path)
+    footer_bytes = int(metadata.serialized_size)
+    del parquet, metadata
+    gc.collect(0)  # a footer whose schema was looked at is a cycle, and hundreds would wait for the collector
     return ShardFooter(
         rows=rows,
         decoded_bytes=decoded_bytes,
         decoding_bytes=decoding_bytes,
         compressed_bytes=compressed_bytes,
-        footer_bytes=int(metadata.serialized_size),
+        footer_bytes=footer_bytes,
         size_bytes=identity.size_bytes,
         mtime_ns=identity.mtime_ns,
         version=version,

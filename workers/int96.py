@@ -42,9 +42,14 @@ class Int96Check:
         self._filesystem = filesystem
         self._metadata = metadata
         self._source = source
-        maybe = {item.leaf_index: item for item in plan.fields if item.leaf_type == pa.timestamp("ns")}
+        # Of a row group's column, not of the schema: a footer whose schema was looked at is a cycle.
+        group = metadata.row_group(0) if metadata.num_row_groups else None
         self._items = {
-            index: item for index, item in maybe.items() if metadata.schema.column(index).physical_type == "INT96"
+            item.leaf_index: item
+            for item in plan.fields
+            if item.leaf_type == pa.timestamp("ns")
+            and group is not None
+            and group.column(item.leaf_index).physical_type == "INT96"
         }
         self._streams: OrderedDict[int, RowGroupStream] = OrderedDict()
 
