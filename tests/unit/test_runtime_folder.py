@@ -55,7 +55,7 @@ def test_a_loader_with_other_messages_is_told_as_such_and_not_called(folder: Pat
     assert (shown["name"], shown["state"], shown["verdict"]) == (
         "one", "other version", "it runs another version of o41td"
     )  # fmt: skip
-    with pytest.raises(ConnectError, match="'one' .* another version"):
+    with pytest.raises(ConnectError, match=r"'one' .* another version"):
         join_loader("one", 0)
     with pytest.raises(BlockingIOError):
         listener.accept()
