@@ -36,6 +36,7 @@ __all__ = [
     "choose_block_rows",
     "human_bytes",
     "memory_bound",
+    "read_ahead_bytes",
     "slots_needed",
     "stream_bytes",
 ]
@@ -78,6 +79,11 @@ PARSED_FOOTER_FACTOR = 9
 
 # Whatever else: the values of a slice that are looked at one by one, a table about to be freed.
 DECODE_SPARE_BYTES = 12 * MIB
+
+# Of remote shards that are read forwards: at 50 ms a request, 8 MiB on their way are 160 MB/s.
+READ_AHEAD_BYTES = 16 * MIB
+READ_AHEAD_MAX_BYTES = 8 * MIB
+READ_AHEAD_MIN_BYTES = 1 * MIB
 
 RECORD_WORK_BYTES = 8 * MIB
 """What a worker takes to read records of any shard: the text at hand, and the Python values of some of it."""
@@ -305,6 +311,11 @@ def stream_bytes(decoding_bytes: int, row_bytes: int, num_columns: int) -> int:
     """
     batch = max(min(STREAM_BATCH_BYTES, decoding_bytes), row_bytes)
     return 2 * batch + min(3 * decoding_bytes, num_columns * STREAM_COLUMN_BYTES)
+
+
+def read_ahead_bytes(num_runs: int) -> int:
+    """Returns what a file over a remote object holds ahead of its reader, who reads so many runs of it side by side."""
+    return num_runs * max(READ_AHEAD_MIN_BYTES, min(READ_AHEAD_MAX_BYTES, READ_AHEAD_BYTES // max(1, num_runs)))
 
 
 def _decode_bytes_of(shape: LoaderShape) -> int:

@@ -1,11 +1,12 @@
 """How to reach an object store: `StorageConfig`. An argument of open, never part of a config or a checkpoint."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, ConfigDict, SecretStr, field_validator, model_validator
 
-from o41td.config_model import ConfigModel, Flag
+from o41td.config_model import ConfigModel, Flag, positive_number, whole_number
 from o41td.errors import ConfigError
 
 __all__ = ["StorageConfig"]
@@ -26,6 +27,21 @@ def _setting(value: object) -> str:
     return value
 
 
+def _quiet(validator: Callable[[object], Any], want: str) -> Callable[[object], Any]:
+    """The same validator, which repeats no value either."""
+
+    def validate(value: object) -> Any:
+        try:
+            return validator(value)
+        except ValueError:
+            pass
+        raise ValueError(f"is not {want}")
+
+    return validate
+
+
+_COUNT = _quiet(whole_number(1, 4096), "a whole number from 1 to 4096")
+_SECONDS = _quiet(positive_number, "a number above 0")
 _Setting = Annotated[str, BeforeValidator(_setting)]
 _Secret = Annotated[SecretStr, BeforeValidator(_secret)]
 
@@ -44,6 +60,8 @@ class StorageConfig(ConfigModel):
         virtual_hosted_style: Whether the bucket is in the host name instead of the path.
         anonymous: Whether requests are not signed.
         ambient_credentials: Whether environment, profile files and instance metadata may be asked for credentials.
+        max_requests_in_flight: How many requests all workers of a loader may have under way at once.
+        give_up_after_s: How long a request is tried again and again, in seconds without a byte.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -58,6 +76,8 @@ class StorageConfig(ConfigModel):
     virtual_hosted_style: Flag = False
     anonymous: Flag = False
     ambient_credentials: Flag = False
+    max_requests_in_flight: Annotated[int, BeforeValidator(_COUNT)] = 64
+    give_up_after_s: Annotated[float, BeforeValidator(_SECONDS)] = 900.0
 
     @field_validator("endpoint_url", mode="after")
     @classmethod

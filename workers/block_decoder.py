@@ -29,6 +29,8 @@ from o41td.workers.project import RefusedRows
 
 if TYPE_CHECKING:
     from o41td.workers.record_reader import RecordReader
+    from o41td.workers.remote_objects import RemoteObjects
+    from o41td.workers.shard_facts import FactsShelf
 
 __all__ = ["BlockDecoder", "Piece", "SourceFormat"]
 
@@ -54,6 +56,7 @@ class Piece(NamedTuple):
     row_start: int
     row_stop: int
     block_row: int
+    etag: str | None = None
 
     @property
     def num_rows(self) -> int:
@@ -99,12 +102,20 @@ class BlockDecoder:
         *,
         max_row_group_bytes: int,
         max_held_units: int,
+        objects: RemoteObjects | None = None,
+        facts: FactsShelf | None = None,
     ) -> None:
         """`regions` are the arena's arrays by field, in which each slot has `block_rows` rows."""
         self._regions = regions
         self._block_rows = block_rows
         self._sources = sources
-        self._readers = ReaderPool(max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units)
+        self._readers = ReaderPool(
+            objects=objects, facts=facts, max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units
+        )
+
+    def is_held(self, source: int, uri: str, row_group: int) -> bool:
+        """Whether a row group is decoded here, as `ReaderPool.is_held`."""
+        return self._readers.is_held(source, uri, row_group)
 
     def reader(self, source: int, piece: Piece) -> ShardReader | RecordReader:
         """Returns the open reader of a piece's shard.
@@ -122,6 +133,7 @@ class BlockDecoder:
             size_bytes=piece.size_bytes,
             mtime_ns=piece.mtime_ns,
             num_rows=piece.shard_rows,
+            etag=piece.etag,
         )
 
     def decode(self, order: DecodeBlock, on_piece: Callable[[int], None]) -> BlockDecoded | BlockFailed:

@@ -41,10 +41,14 @@ __all__ = [
     "OpenProgress",
     "PieceBegun",
     "ReadFooter",
+    "ResolveFailed",
+    "ResolveSource",
     "Retire",
     "ServeFrom",
+    "SourceResolved",
     "StatsReply",
     "StatsRequest",
+    "StorageUsed",
     "StreamEnded",
     "StreamFailed",
     "WorkerReady",
@@ -70,6 +74,31 @@ class WorkerReady(NamedTuple):
     pid: int
 
 
+class ResolveSource(NamedTuple):
+    """Find out which shards a source has, some of which are remote; `source` is a SourceJob record."""
+
+    task_id: int
+    source: dict[str, Any]
+    storage: dict[str, Any] | None
+
+    def __repr__(self) -> str:
+        return _shown_without_storage(self)
+
+
+class SourceResolved(NamedTuple):
+    """The shards of a source, as a SourceShards record."""
+
+    task_id: int
+    shards: dict[str, Any]
+
+
+class ResolveFailed(NamedTuple):
+    """A source's shards cannot be found; `error` is an error record."""
+
+    task_id: int
+    error: dict[str, Any]
+
+
 class ReadFooter(NamedTuple):
     """Read one shard's footer and check its schema against the fields of a source.
 
@@ -83,6 +112,8 @@ class ReadFooter(NamedTuple):
     encoding: str
     known_rows: int | None
     max_row_group_bytes: int
+    size_bytes: int | None  # of a remote shard, when it was listed
+    etag: str | None
     fields: list[dict[str, Any]]  # FieldPlan records
     storage: dict[str, Any] | None
 
@@ -136,10 +167,10 @@ class DecodeBlock(NamedTuple):
     """Decode a block of `num_rows` rows into a slot.
 
     Each piece is ``[number, uri, size_bytes, mtime_ns, shard_rows, row_group, group_rows, decoding_bytes, shard_row,
-    row_start, row_stop, block_row]``: rows [row_start, row_stop) of a row group, whose first row is row `shard_row` of
-    its shard, are the block's from `block_row` on. The slot has the block's rows in their `LeavingOrder`, whose three
-    numbers are `leaving`; in the block's own order where that is None. `careful` asks for a `PieceBegun` with the
-    piece's number before each.
+    row_start, row_stop, block_row, etag]``: rows [row_start, row_stop) of a row group, whose first row is row
+    `shard_row` of its shard, are the block's from `block_row` on. The slot has the block's rows in their
+    `LeavingOrder`, whose three numbers are `leaving`; in the block's own order where that is None. `careful` asks for a
+    `PieceBegun` with the piece's number before each.
     """
 
     block_id: int
@@ -181,6 +212,22 @@ class BlockFailed(NamedTuple):
     block_id: int
     bad_rows: list[bytes]
     bad_errors: list[dict[str, Any]]
+
+
+class StorageUsed(NamedTuple):
+    """What a worker has asked of object stores since it last told, and what is under way.
+
+    One that `waits` for a store is not stuck, whatever it takes: its store is asked again and again.
+    """
+
+    requests: int
+    retries: int
+    renewals: int
+    requested_bytes: int
+    received_bytes: int
+    in_flight: int
+    last_fault: str | None
+    waits: bool
 
 
 class Retire(NamedTuple):
@@ -342,6 +389,9 @@ class StatsReply(NamedTuple):
 
 Message = (
     WorkerReady
+    | ResolveSource
+    | SourceResolved
+    | ResolveFailed
     | ReadFooter
     | FooterRead
     | CountGoesOn
@@ -351,6 +401,7 @@ Message = (
     | PieceBegun
     | BlockDecoded
     | BlockFailed
+    | StorageUsed
     | Retire
     | OpenLoader
     | JoinLoader
@@ -372,6 +423,9 @@ Message = (
 
 MESSAGE_TYPES: tuple[type[Message], ...] = (
     WorkerReady,
+    ResolveSource,
+    SourceResolved,
+    ResolveFailed,
     ReadFooter,
     FooterRead,
     CountGoesOn,
@@ -381,6 +435,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     PieceBegun,
     BlockDecoded,
     BlockFailed,
+    StorageUsed,
     Retire,
     OpenLoader,
     JoinLoader,

@@ -45,6 +45,7 @@ class BlockAddresses:
                     piece.row_start,
                     piece.row_stop,
                     piece.block_row,
+                    shard.etag,
                 ]
             )
         return DecodeBlock(

@@ -51,6 +51,7 @@ from o41td.coordinator.events import (
     TimePassed,
     WorkerBecameReady,
     WorkerExited,
+    WorkerWaited,
 )
 from o41td.coordinator.invariants import check_invariants
 from o41td.coordinator.rank_state import RankState
@@ -160,6 +161,8 @@ class LoaderState:
                 self.workers[event.worker].ready = True
             case WorkerExited():
                 self._worker_exited(event)
+            case WorkerWaited():
+                self.workers[event.worker].since_s = self._now_s
             case RankAttached():
                 self._attach(event)
             case RankLeft():
