@@ -35,6 +35,7 @@ _EXPIRED = frozenset(
 )
 _BUSY = frozenset({"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
 _BROKEN = frozenset({"InternalError", "IncompleteBody", "RequestTimeout", "RequestTimeoutException"})
+_LOST = (aiohttp.ClientError, boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError, OSError)
 _DENIED = (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound, boto.TokenRetrievalError)
 
 
@@ -116,7 +117,7 @@ class S3Store(ObjectStore):
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, _DENIED):
             return StoreFault(FaultKind.DENIED, reason)
-        if isinstance(error, aiohttp.ClientError | boto.HTTPClientError | OSError | boto.IncompleteReadError):
+        if isinstance(error, _LOST):
             return StoreFault(FaultKind.BROKEN, reason)
         return StoreFault(FaultKind.REFUSED, reason)
 

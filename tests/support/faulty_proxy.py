@@ -56,6 +56,7 @@ class FaultyProxy:
     """A proxy in a thread; settings may be changed at any time."""
 
     upstream: tuple[str, int]
+    signature: dict[str, str] = field(default_factory=dict)  # for requests that have none
     latency_s: float = 0.0
     bytes_per_s: float | None = None
     log: list[Asked] = field(default_factory=list)
@@ -68,8 +69,7 @@ class FaultyProxy:
     @contextlib.contextmanager
     def running(self) -> Iterator[FaultyProxy]:
         """Serves while the block runs."""
-        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
-        server.daemon_threads = True
+        server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
         self.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
@@ -127,6 +127,13 @@ class FaultyProxy:
         time.sleep(max(0.0, wait_s))
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Says nothing: connections break on order."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     proxy: FaultyProxy
     protocol_version = "HTTP/1.1"
@@ -160,6 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The store's own answer, to the request without one of its headers."""
         upstream = http.client.HTTPConnection(*self.proxy.upstream, timeout=60)
         headers = {key: value for key, value in self.headers.items() if key.lower() not in (*_HOP, leave_out.lower())}
+        headers = {**self.proxy.signature, **headers}
         try:
             upstream.request(self.command, self.path, body=body or None, headers=headers)
             answer = upstream.getresponse()

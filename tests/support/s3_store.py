@@ -85,7 +85,7 @@ class S3Bucket:
 @contextlib.contextmanager
 def s3_bucket(server: tuple[str, int]) -> Iterator[S3Bucket]:
     """Makes a bucket, and a proxy to reach it through."""
-    with FaultyProxy(server).running() as proxy:
+    with FaultyProxy(server, signature=_SIGNED).running() as proxy:
         bucket = S3Bucket(f"bucket-{next(_BUCKETS)}", proxy)
         bucket.create()
         yield bucket
