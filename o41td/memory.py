@@ -26,10 +26,16 @@ from o41td.shm.layout import arena_bytes_of, batch_bytes_of
 
 __all__ = [
     "FACTS_BYTES",
+    "FETCH_WASTE",
+    "HTTP_WORKER_BYTES",
     "MAX_OPEN_SHARDS",
+    "MAX_RECORD_FEEDS",
     "RECORD_FETCH_BYTES",
+    "RECORD_READ_AHEAD_BYTES",
     "RECORD_WORK_BYTES",
+    "S3_WORKER_BYTES",
     "STREAM_BATCH_BYTES",
+    "TAILS_BYTES",
     "LoaderShape",
     "MemoryBound",
     "block_fill_rows",
@@ -85,10 +91,25 @@ READ_AHEAD_BYTES = 16 * MIB
 READ_AHEAD_MAX_BYTES = 8 * MIB
 READ_AHEAD_MIN_BYTES = 1 * MIB
 
+# A worker that has read from S3 has 38 MiB more of its own (s3fs, botocore's models), one that has read by HTTP 14.
+S3_WORKER_BYTES = 42 * MIB
+HTTP_WORKER_BYTES = 18 * MIB
+
+TAILS_BYTES = 4 * MIB
+"""Ends of remote shards that a worker keeps, with their footers as they are in the files."""
+
+FETCH_WASTE = 1.05
+"""What is fetched ahead, by what is needed of it: gaps between column chunks are closed up to so much."""
+
 RECORD_WORK_BYTES = 8 * MIB
 """What a worker takes to read records of any shard: the text at hand, and the Python values of some of it."""
 
 RECORD_FETCH_BYTES = 1 * MIB
+
+RECORD_READ_AHEAD_BYTES = 4 * MIB
+"""What is on its way of a remote shard of records, ahead of where it is read."""
+MAX_RECORD_FEEDS = 24
+"""Places at which a worker reads shards of records at most: three in each shard that is open."""
 
 # Of a unit in the index: row count, first row, shard, row group, its place in an epoch's permutation, in two processes.
 PLAN_UNIT_BYTES = 96
@@ -140,6 +161,10 @@ class LoaderShape:
         held_units: How many units read in part a worker keeps: one for each window, and one that was left behind.
         footers_bytes: Footers of all shards, as they are in the files.
         largest_footer_bytes: The largest of them.
+        remote_worker_bytes: What a worker takes to reach stores, 0 where all is local.
+        remote_unit_bytes: Compressed bytes of the largest remote unit that is decoded whole.
+        remote_row_bytes: The same of a row, where it is largest.
+        remote_bytes: The same of all remote sources.
         num_units: Units of all sources.
         extra_slots: Slots beyond the need, to keep small sources resident.
         announced_rows: Rows of the batches that are announced to one consumer at once.
@@ -166,6 +191,10 @@ class LoaderShape:
     held_units: int = 2
     footers_bytes: int = 0
     largest_footer_bytes: int = 0
+    remote_worker_bytes: int = 0
+    remote_unit_bytes: int = 0
+    remote_row_bytes: int = 0
+    remote_bytes: int = 0
     num_units: int
     extra_slots: int = 0
     announced_rows: int = 0
@@ -177,6 +206,12 @@ class LoaderShape:
         """Rows that may be planned for a rank beyond its announced batches, to find work for every worker."""
         rows = (self.threads * self.lookahead + 2) * self.block_rows + self.buffer_rows
         return rows if self.reach_rows is None else min(rows, self.reach_rows)
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes of blocks that a worker holds, or has on their way: of a unit decoded whole, or of units packed."""
+        block_bytes = max(self.remote_unit_bytes, min(self.remote_bytes, self.remote_row_bytes * self.block_rows))
+        return int(FETCH_WASTE * self.lookahead * block_bytes)
 
     @property
     def slot_bytes(self) -> int:
@@ -295,7 +330,9 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
             + sum(shape.window_rows) * shape.ranks_a_window * PLAN_WINDOW_ROW_BYTES
             + shape.announced_rows * shape.num_ranks * ANNOUNCED_ROW_BYTES
             + shape.ahead_rows * shape.num_ranks * PLANNED_ROW_BYTES,
-            "processes": LIBRARIES_BYTES + COORDINATOR_BYTES + shape.threads * WORKER_BYTES,
+            "processes": LIBRARIES_BYTES
+            + COORDINATOR_BYTES
+            + shape.threads * (WORKER_BYTES + shape.remote_worker_bytes),
         },
         shape=shape,
     )
@@ -334,7 +371,9 @@ def _decode_bytes_of(shape: LoaderShape) -> int:
         streamed = max(shape.stream_bytes, open_bytes) + STREAM_SPARE_BYTES
     kept_footers = min(shape.footers_bytes, FACTS_BYTES + MAX_OPEN_SHARDS * shape.largest_footer_bytes)
     footers = PARSED_FOOTER_FACTOR * (kept_footers + 2 * shape.largest_footer_bytes)  # one new, one's hole in the heap
-    return max(whole, streamed) + footers + shape.slot_bytes + DECODE_SPARE_BYTES
+    if shape.remote_worker_bytes:
+        footers += min(shape.footers_bytes, TAILS_BYTES) + shape.largest_footer_bytes
+    return max(whole, streamed) + shape.fetched_bytes + footers + shape.slot_bytes + DECODE_SPARE_BYTES
 
 
 def slots_needed(window_rows: Sequence[int], block_rows: int, in_flight: int, *, fill_rows: int | None = None) -> int:

@@ -10,7 +10,6 @@ import io
 from collections import deque
 from collections.abc import Sequence
 
-from o41td.memory import read_ahead_bytes
 from o41td.workers.fetched_bytes import FetchedRange
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import ByteRange
@@ -51,17 +50,16 @@ class ReadAheadFile(io.RawIOBase):
     """
 
     def __init__(
-        self, objects: RemoteObjects, uri: str, info: ObjectInfo, runs: Sequence[ByteRange] | None = None
+        self, objects: RemoteObjects, uri: str, info: ObjectInfo, *, runs: Sequence[ByteRange], window_bytes: int
     ) -> None:
-        """Stands at the beginning; without `runs` all of the object is one."""
+        """Stands at the beginning; all runs together have about `window_bytes` on their way, or here."""
         super().__init__()
         self._objects = objects
         self._uri = uri
         self._info = info
         self._at = 0
-        places = [ByteRange(0, info.size_bytes)] if runs is None else list(runs)
-        self._runs = [_Run(place) for place in places]
-        self._part_bytes = max(1, read_ahead_bytes(len(places)) // max(1, len(places)) // _PARTS)
+        self._runs = [_Run(place) for place in runs]
+        self._part_bytes = max(1, window_bytes // max(1, len(runs)) // _PARTS)
 
     def read(self, size: int = -1) -> bytes:
         """Reads bytes, fewer only at the end.

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from o41td.errors import ChangedDataError, CorruptDataError, DataError
 from o41td.fields import FieldPlan
+from o41td.memory import RECORD_READ_AHEAD_BYTES
 from o41td.workers.object_store import ObjectInfo
+from o41td.workers.ranges import ByteRange
 from o41td.workers.record_decoder import DecodedRecords, RecordDecoder, RecordProjector
 from o41td.workers.record_feed import RecordFeed, UnreadableRecord, open_feed
 from o41td.workers.shard_file import check_unchanged, indexed_identity, raise_failure
@@ -49,7 +51,9 @@ def open_record_file(path: str, objects: RemoteObjects | None = None, info: Obje
     from o41td.workers.read_ahead_file import ReadAheadFile  # with all that reaches stores
 
     assert info is not None, "a remote shard is known before it is read"
-    return io.BufferedReader(ReadAheadFile(objects, path, info), _BUFFER_BYTES)
+    whole = [ByteRange(0, info.size_bytes)]
+    file = ReadAheadFile(objects, path, info, runs=whole, window_bytes=RECORD_READ_AHEAD_BYTES)
+    return io.BufferedReader(file, _BUFFER_BYTES)
 
 
 class RecordReader:

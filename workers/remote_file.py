@@ -11,6 +11,7 @@ import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
+from o41td.memory import FETCH_WASTE
 from o41td.workers.fetched_bytes import FetchedRange
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import ByteRange, covered, plan_requests
@@ -19,7 +20,7 @@ from o41td.workers.remote_objects import RemoteObjects, ranges_over
 __all__ = ["MAX_GAP_BYTES", "MAX_WASTE", "PART_BYTES", "RemoteFile"]
 
 MAX_GAP_BYTES = 256 << 10
-MAX_WASTE = 0.05
+MAX_WASTE = FETCH_WASTE - 1
 PART_BYTES = 4 << 20
 
 

@@ -7,15 +7,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from o41td.memory import TAILS_BYTES
 from o41td.workers.fetched_bytes import FetchedBytes, FetchedRange
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import ByteRange
 from o41td.workers.storage import Storage
 
 __all__ = ["RemoteObjects", "Tail", "ranges_over", "tail_bytes_of"]
-
-TAILS_BYTES = 4 << 20
-"""What a worker keeps of shards' ends, so that a footer that was read for the index is there when rows are."""
 
 _LEAST_TAIL_BYTES = 16 << 10
 _MOST_TAIL_BYTES = 64 << 10
@@ -36,7 +34,7 @@ def tail_bytes_of(size_bytes: int) -> int:
 
 
 class RemoteObjects:
-    """What a worker knows of remote shards.
+    """What a worker knows of remote shards. Their ends are kept, so that a footer read for the index is there for rows.
 
     Attributes:
         storage: Where everything is asked for.

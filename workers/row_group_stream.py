@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from o41td.memory import STREAM_BATCH_BYTES, stream_bytes
+from o41td.memory import STREAM_BATCH_BYTES, read_ahead_bytes, stream_bytes
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import column_ranges
 from o41td.workers.shard_file import open_shard_file
@@ -55,6 +55,8 @@ class RowGroupStream:
         self._num_rows: int = metadata.row_group(row_group).num_rows
         self.batch_rows = max(1, STREAM_BATCH_BYTES * self._num_rows // max(1, decoding_bytes))
         self.nbytes = stream_bytes(decoding_bytes, decoding_bytes // max(1, self._num_rows), len(column_indices))
+        if objects is not None:
+            self.nbytes += read_ahead_bytes(len(column_indices))
         self._file = open_shard_file(path) if objects is None else self._open_remote(path, objects, info, metadata)
         self._parquet = pq.ParquetFile(
             self._file, metadata=metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
@@ -104,7 +106,8 @@ class RowGroupStream:
 
         assert info is not None, "a remote shard is known before it is read"
         runs = column_ranges(metadata, [self._row_group], self._column_indices)
-        return pa.PythonFile(ReadAheadFile(objects, path, info, runs), mode="r")
+        file = ReadAheadFile(objects, path, info, runs=runs, window_bytes=read_ahead_bytes(len(runs)))
+        return pa.PythonFile(file, mode="r")
 
     def _restart(self) -> None:
         self._row = 0
