@@ -76,8 +76,8 @@ class FsspecStore(ObjectStore):
         data = await self._called("cat_file", self._path_of(uri), start=wanted.start, end=wanted.stop)
         sink(data[: wanted.num_bytes])
 
-    async def listed(self, prefix_uri: str) -> list[tuple[str, ObjectInfo]]:
-        """Lists every object whose URI begins so."""
+    async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:  # noqa: ARG002
+        """Lists the objects whose URI begins so; these file systems know no other way than all of them."""
         folder = prefix_uri[: prefix_uri.rfind("/") + 1]
         found = await self._called("find", self._path_of(folder), detail=True)
         listed = [(self._filesystem.unstrip_protocol(path), _info_of(entry)) for path, entry in found.items()]

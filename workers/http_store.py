@@ -79,7 +79,7 @@ class HttpStore(ObjectStore):
             while chunk := await answer.content.readany():
                 sink(chunk)
 
-    async def listed(self, prefix_uri: str) -> list[tuple[str, ObjectInfo]]:  # noqa: ARG002 - it is refused whatever it is
+    async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:  # noqa: ARG002
         """Refuses: name each shard, or a manifest."""
         raise StoreFault(FaultKind.REFUSED, "web servers list no files; name each shard, or use a manifest")
 

@@ -78,8 +78,8 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
-    async def listed(self, prefix_uri: str) -> list[tuple[str, ObjectInfo]]:
-        """Lists every object whose URI begins so.
+    async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:
+        """Lists the objects whose URI begins so: every one, or in sorted order about `most` of them.
 
         Raises:
             StoreFault: `REFUSED` where such a store lists nothing.

@@ -10,11 +10,13 @@ Both of the latter list in sorted order and leave out hidden names, names that b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from o41td.encodings import suffixes_of
-from o41td.errors import ConfigError, MissingShardError
+from o41td.errors import ConfigError, MissingShardError, O41Error
 from o41td.listing import is_data_name
 from o41td.workers.object_store import ObjectInfo, scheme_of
 from o41td.workers.ranges import ByteRange
@@ -24,6 +26,9 @@ __all__ = ["RemoteListing", "glob_pattern"]
 
 _WILD = "*?["
 _IN_ONE_PROCESS = ("memory",)
+_LIST_NOTHING = ("http", "https")
+_MANY = 16
+"""So many objects of one folder are looked at by listing it."""
 
 Found = tuple[str, ObjectInfo]
 
@@ -51,7 +56,13 @@ class RemoteListing:
             ConfigError: Nothing matches.
             StorageError: The store does not say.
         """
-        return self._all(self._matches(entry, source, suffixes_of(encoding)) for entry in entries)
+
+        async def together() -> list[list[Found]]:
+            known = await self._seen_in_folders(entries)
+            works = (self._matches(entry, known, source, suffixes_of(encoding)) for entry in entries)
+            return await asyncio.gather(*works)
+
+        return self._storage.result_of(self._storage.start(together()))
 
     def infos(self, uris: Sequence[str], *, source: str) -> list[ObjectInfo]:
         """Returns what each object is, all looked at side by side.
@@ -61,14 +72,11 @@ class RemoteListing:
             StorageError: The store does not say.
         """
 
-        async def look(uri: str) -> ObjectInfo:
-            try:
-                return await self._storage.stat(uri)
-            except MissingShardError as error:
-                error.source = source
-                raise
+        async def together() -> list[ObjectInfo]:
+            known = await self._seen_in_folders(uris)
+            return await asyncio.gather(*(self._look(uri, known, source) for uri in uris))
 
-        return self._all(look(uri) for uri in uris)
+        return self._storage.result_of(self._storage.start(together()))
 
     def read(self, uri: str, max_bytes: int) -> bytes:
         """Returns an object whole, or its first `max_bytes` where there are more.
@@ -84,13 +92,26 @@ class RemoteListing:
 
         return self._storage.result_of(self._storage.start(whole()))
 
-    def _all(self, works: Iterable[object]) -> list:  # type: ignore[type-arg]
-        async def together() -> list[object]:
-            return await asyncio.gather(*works)  # type: ignore[call-overload,no-any-return]
+    async def _seen_in_folders(self, uris: Sequence[str]) -> dict[str, ObjectInfo]:
+        """Looks at many objects of one folder with a few requests: what a list of its names brings; {} of others."""
+        folders = Counter(uri[: uri.rfind("/") + 1] for uri in uris if scheme_of(uri) not in _LIST_NOTHING)
+        known: dict[str, ObjectInfo] = {}
+        for folder, count in folders.items():
+            if count >= _MANY:
+                with contextlib.suppress(O41Error):  # whoever may not list may still look at each
+                    known.update(await self._storage.listed(folder, 2 * count))
+        return known
 
-        return self._storage.result_of(self._storage.start(together()))
+    async def _look(self, uri: str, known: Mapping[str, ObjectInfo], source: str) -> ObjectInfo:
+        try:
+            return known[uri] if uri in known else await self._storage.stat(uri)
+        except MissingShardError as error:
+            error.source = source
+            raise
 
-    async def _matches(self, entry: str, source: str, suffixes: tuple[str, ...]) -> list[Found]:
+    async def _matches(
+        self, entry: str, known: Mapping[str, ObjectInfo], source: str, suffixes: tuple[str, ...]
+    ) -> list[Found]:
         if scheme_of(entry) in _IN_ONE_PROCESS:
             raise ConfigError(
                 f"source {source!r}: {entry} is of this process alone",
@@ -99,7 +120,7 @@ class RemoteListing:
         scheme, _, path = entry.partition("://")
         try:
             if path.rstrip("/") == path and "/" in path:
-                return [(entry, await self._storage.stat(entry))]
+                return [(entry, await self._look(entry, known, source))]
         except MissingShardError:
             pass
         wild = min((path.find(sign) for sign in _WILD if sign in path), default=None)

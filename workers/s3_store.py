@@ -98,8 +98,8 @@ class S3Store(ObjectStore):
             while chunk := await body.read(_CHUNK_BYTES):
                 sink(chunk)
 
-    async def listed(self, prefix_uri: str) -> list[tuple[str, ObjectInfo]]:
-        """Lists every object whose URI begins so."""
+    async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:
+        """Lists the objects whose URI begins so."""
         bucket, prefix = _bucket_and_key(prefix_uri)
         client = await self._filesystem.set_session()
         found = []
@@ -108,6 +108,8 @@ class S3Store(ObjectStore):
             for entry in page.get("Contents", ()):
                 uri = f"{prefix_uri.partition('://')[0]}://{bucket}/{entry['Key']}"
                 found.append((uri, ObjectInfo(int(entry["Size"]), _etag_of(entry))))
+            if most is not None and len(found) >= most:
+                break
         return found
 
     def fault_of(self, error: Exception) -> StoreFault:

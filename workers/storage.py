@@ -163,14 +163,14 @@ class Storage:
         """
         return await self._persist(uri, lambda store, _on_bytes: store.stat(uri))
 
-    async def listed(self, prefix_uri: str) -> list[tuple[str, ObjectInfo]]:
-        """Lists every object whose URI begins so.
+    async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:
+        """Lists the objects whose URI begins so: every one, or in sorted order about `most` of them.
 
         Raises:
             MissingShardError: There is no such bucket.
             StorageError: The store does not say, or lists nothing.
         """
-        return await self._persist(prefix_uri, lambda store, _on_bytes: store.listed(prefix_uri))
+        return await self._persist(prefix_uri, lambda store, _on_bytes: store.listed(prefix_uri, most))
 
     async def fetch(self, uri: str, wanted: ByteRange, info: ObjectInfo) -> memoryview:
         """Reads a range of an object.
