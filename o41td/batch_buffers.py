@@ -8,13 +8,16 @@ NumPy takes as the owner of the memory through `__array_interface__`. One byte a
 over that. NumPy collapses chains of `.base` among arrays (a view of a view refers to the first array), but never past
 an object that is not an array, so whatever is made from a field (views, memoryviews, dlpack capsules, torch tensors,
 pickle buffers) holds, directly or not, the byte array, and this the loan. When the last of them goes, in whichever
-thread, the loan's `__del__` runs and puts the mapping back. Counting references (`sys.getrefcount`) instead would see
-only views that hold the counted object itself, and its meaning changes between CPython 3.12, 3.14 and free-threaded
-builds.
+thread, a weak reference to the loan tells the pool, which takes the mapping back when it next needs one. Counting
+references (`sys.getrefcount`) instead would see only views that hold the counted object itself, and its meaning changes
+between CPython 3.12, 3.14 and free-threaded builds.
+
+No line of Python runs where a batch is dropped: what the weak reference calls is `deque.append`. The loop's thread
+drops most batches, and a Ctrl-C that arrives while a `__del__` or a callback in Python runs is printed and forgotten.
 
 ```
  field ──► byte array ──► _Loan ──► mapping          after the last reference: mapping ──► BatchBuffers
- view of field ──▲                                    (or unmapped, where enough are free, or the pool is gone)
+ view of field ──▲                                    (or unmapped, where enough are free, or the pool is closed)
 ```
 """
 
@@ -62,12 +65,13 @@ class BatchBuffers:
         self.num_mapped = 0
         # A deque that is full drops its oldest item, the coldest: the limit holds without a lock.
         self._free: deque[_Memory] = deque(maxlen=limit)
-        self._closed = False
-        self._self_reference = weakref.ref(self)
+        self._out: dict[weakref.ref[_Loan], _Memory] = {}
+        self._ended: deque[weakref.ref[_Loan]] = deque()
 
     @property
     def num_free(self) -> int:
         """Buffers that wait to be used again."""
+        self._take_back()
         return len(self._free)
 
     def acquire(self) -> dict[str, NDArray[Any]]:
@@ -79,23 +83,33 @@ class BatchBuffers:
         Blocks:
             Not at all where a free buffer is there (2 µs, and 0.4 µs more a field); else on mapping and populating one.
         """
+        self._take_back()
         try:
             memory = self._free.pop()
         except IndexError:
             memory = _mapped(self.buffer_bytes)
             self.num_mapped += 1
-        whole = np.asarray(_Loan(memory, self._self_reference))
+        loan = _Loan(memory)
+        self._out[weakref.ref(loan, self._ended.append)] = memory
+        whole = np.asarray(loan)
         return {name: np.ndarray(shape, dtype, whole, offset) for name, shape, dtype, offset in self._plan}
 
     def close(self) -> None:
         """Unmaps what is free; batches still out are unmapped when dropped. Idempotent."""
-        self._closed = True
+        self._out.clear()  # and with it the weak references: from now on a loan alone holds its memory
+        self._ended.clear()
         self._free.clear()
 
-    def give_back(self, memory: "_Memory") -> None:
-        """Puts a mapping back that nothing refers to. Called by a loan's end alone, in any thread."""
-        if not self._closed:
-            self._free.append(memory)
+    def _take_back(self) -> None:
+        """Frees the buffers whose loans have ended."""
+        while True:
+            try:
+                ended = self._ended.popleft()
+            except IndexError:
+                return
+            memory = self._out.pop(ended, None)
+            if memory is not None:  # else closed meanwhile
+                self._free.append(memory)
 
 
 _Memory = tuple[NDArray[np.uint8], dict[str, Any]]
@@ -109,37 +123,38 @@ def _mapped(num_bytes: int) -> _Memory:
 
 
 class _Loan:
-    """The owner of one batch's memory in NumPy's eyes; giving the memory back is its last act."""
+    """The owner of one batch's memory in NumPy's eyes."""
 
-    __slots__ = ("__array_interface__", "_lender", "_memory")
+    __slots__ = ("__array_interface__", "__weakref__", "_memory")
 
-    def __init__(self, memory: _Memory, lender: "weakref.ref[BatchBuffers]") -> None:
+    def __init__(self, memory: _Memory) -> None:
         self._memory = memory
-        self._lender = lender
         self.__array_interface__ = memory[1]
-
-    def __del__(self) -> None:
-        lender = self._lender()
-        if lender is not None:
-            lender.give_back(self._memory)
 
 
 class StageBuffers:
-    """The buffers of each stage of a job, made when the stage is first streamed."""
+    """The buffers of the stage that is streamed; those of the stage before it are let go."""
 
     def __init__(self, job: StreamJob) -> None:
         self._job = job
-        self._of_stage: dict[int, BatchBuffers] = {}
+        self._stage = -1
+        self._buffers: BatchBuffers | None = None
 
     def __call__(self, stage: int) -> BatchBuffers:
         """Returns the buffers for batches of `stage`."""
-        buffers = self._of_stage.get(stage)
-        if buffers is None:
+        if self._buffers is None or stage != self._stage:
+            self.close()
             job = self._job.stages[stage]
             fields = [(field.name, NUMPY_DTYPES[field.dtype].str, field.shape) for field in job.sources[0].fields]
             limit = self._job.prefetch_batches + _SPARE_BUFFERS
-            buffers = self._of_stage[stage] = BatchBuffers(fields, batch_size=job.batch_size, limit=limit)
-        return buffers
+            self._buffers = BatchBuffers(fields, batch_size=job.batch_size, limit=limit)
+            self._stage = stage
+        return self._buffers
+
+    def close(self) -> None:
+        """Lets the buffers go."""
+        if self._buffers is not None:
+            self._buffers.close()
 
 
 _SPARE_BUFFERS = 3

@@ -189,7 +189,7 @@ NONSENSE: dict[str, list[Message]] = {
     "another world": [ServeFrom(1, 1, 3, 0, 0, 0)],
     "before the beginning": [ServeFrom(1, 1, 2, 0, -1, 0)],
     "beyond the end": [ServeFrom(1, 1, 2, 0, 2**40, 2**40)],
-    "gathered what was never sent": [ServeFrom(1, 1, 2, 0, 0, 0), BatchesGathered(1, 2**40, 0, 0, 0.0, 0)],
+    "gathered what was never sent": [ServeFrom(1, 1, 2, 0, 0, 0), BatchesGathered(1, 2**40, 0, 0, 0, 0.0, 0)],
     "a coordinator's message": [StreamEnded(1, 0)],
     "a second rank": [JoinLoader(0)],
 }

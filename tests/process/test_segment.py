@@ -12,6 +12,7 @@ import threading
 import numpy as np
 import pytest
 
+from leaks import shared_memory_names
 from o41td.errors import SharedMemoryError
 from o41td.shm.layout import ArenaLayout, plan_arena
 from o41td.shm.segment import Segment, create_segment, map_arena
@@ -71,7 +72,7 @@ def test_another_process_sees_the_same_bytes(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_has_no_name(kind):
     """Making a segment puts no name into /dev/shm, and starts no process."""
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory_names()
     done = run_python(
         """
         import os, sys
@@ -88,13 +89,13 @@ def test_it_has_no_name(kind):
     assert done.stdout.split()[0] == "''"
     if kind == "shm":
         assert done.stdout.split()[1:] == ["0", "0o0"]
-    assert set(os.listdir("/dev/shm")) == before
+    assert shared_memory_names() == before
 
 
 @pytest.mark.parametrize("delay_lines", range(6))
 def test_nothing_is_left_by_a_kill(delay_lines):
     """A process killed while it makes, maps or fills a segment leaves nothing in /dev/shm."""
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory_names()
     script = [
         "from o41td.shm.segment import create_segment, map_arena",
         "from o41td.shm.layout import plan_arena",
@@ -106,7 +107,7 @@ def test_nothing_is_left_by_a_kill(delay_lines):
     script.insert(delay_lines + 1, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     done = run_python("\n".join(script))
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
-    assert set(os.listdir("/dev/shm")) == before
+    assert shared_memory_names() == before
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -37,8 +37,8 @@ def descriptors() -> dict[int, str]:
 
 
 def shared_memory_names() -> set[str]:
-    """The names in /dev/shm."""
-    return {entry.name for entry in Path("/dev/shm").iterdir()}
+    """The names in /dev/shm that Python or we give to what is shared; other programs' files there are theirs."""
+    return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith(("psm_", "o41td"))}
 
 
 def processes_of(mark: str) -> list[psutil.Process]:

@@ -3,13 +3,16 @@
 import gc
 import os
 import pickle
+import sys
 import threading
 
 import numpy as np
 import pytest
 
-from o41td.batch_buffers import BatchBuffers
+from o41td.batch_buffers import BatchBuffers, StageBuffers
+from o41td.job import job_of
 from o41td.shm.layout import batch_bytes_of
+from stream_reference import ID_ONLY, stage_of, stream_config
 
 FIELDS = [("tokens", "<i4", (7,)), ("label", "<f8", ()), ("seen", "|b1", (2, 3))]
 
@@ -129,6 +132,35 @@ def test_kept_batches_never_change():
     del batch
     kept.clear()
     assert pool.num_free == 3
+
+
+def test_no_python_runs_where_a_batch_is_dropped():
+    """A KeyboardInterrupt raised in a `__del__` or a callback would be printed and lost, so there is none."""
+    pool = buffers()
+    batch, calls = pool.acquire(), []
+    sys.setprofile(lambda frame, event, arg: calls.append((event, frame.f_code.co_name)) if event == "call" else None)
+    try:
+        del batch
+    finally:
+        sys.setprofile(None)
+    assert calls == []
+    assert pool.num_free == 1
+
+
+def test_a_stage_that_is_over_keeps_no_memory():
+    """Another stage's buffers take the place of the last one's; batches of both stay valid."""
+    stages = [stage_of([f"{name}.parquet"], batch_size=3) for name in "ab"]
+    of_stage = StageBuffers(job_of(stream_config(*stages, fields=ID_ONLY), lanes=1))
+    first = of_stage(0)
+    batch = first.acquire()["id"]
+    first.acquire()
+    assert (of_stage(0) is first, first.num_free) == (True, 1)
+    second = of_stage(1)
+    assert (first.num_free, second.num_free) == (0, 0)
+    batch[...] = 7
+    assert batch.tolist() == [7, 7, 7]
+    del batch
+    assert first.num_free == 0
 
 
 def test_limit_of_zero_keeps_nothing():
