@@ -152,7 +152,7 @@ def glob_pattern(glob: str) -> str:
     """Returns the regular expression of the whole URIs that a glob matches."""
     segments = glob.split("/")
     last = segments.pop()
-    pattern = "".join("(?:[^/]+/)*" if segment == "**" else _name_pattern(segment) + "/" for segment in segments)
+    pattern = "".join("(?:[^/]*/)*" if segment == "**" else _name_pattern(segment) + "/" for segment in segments)
     return pattern + (".+" if last == "**" else _name_pattern(last))
 
 

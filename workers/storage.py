@@ -16,8 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import Future, wait
 from typing import Any, NoReturn, TypeVar
 
 from o41td.errors import ChangedDataError, MissingShardError, StorageError
@@ -38,6 +37,8 @@ FIRST_BYTE_S = 60.0
 SILENCE_S = 30.0
 """How long it may send nothing in the middle of one."""
 _TELL_EVERY_S = 0.5
+_ALIVE_S = 60.0
+"""How long the storage thread may take for a word before it is no longer vouched for."""
 
 
 def open_store(scheme: str, settings: StorageSettings) -> ObjectStore:
@@ -104,6 +105,7 @@ class Storage:
         self.settings = settings
         self.figures = StorageFigures()
         self.waited_s = 0.0
+        self._answered_s = 0.0
         self._on_wait = on_wait
         self._opener = opener
         self._connections: dict[str, _Connection] = {}
@@ -122,18 +124,20 @@ class Storage:
     def result_of(self, future: Future[T]) -> T:
         """Returns what a future brings, or raises it.
 
-        Blocks: until the store answers, or was waited for long enough; `on_wait` is called meanwhile.
+        Blocks: until the store answers, or was waited for long enough; `on_wait` is called meanwhile, as long as the
+        storage thread lives.
         """
         if not future.done():
-            began_s = time.perf_counter()
-            while True:
-                try:
-                    future.exception(timeout=_TELL_EVERY_S)
-                    break
-                except NotYet:
+            began_s = self._answered_s = time.monotonic()
+            while not wait([future], timeout=_TELL_EVERY_S).done:
+                self.loop.call_soon_threadsafe(self._note_alive)
+                if time.monotonic() - self._answered_s < _ALIVE_S:
                     self._on_wait()
-            self.waited_s += time.perf_counter() - began_s
+            self.waited_s += time.monotonic() - began_s
         return future.result()
+
+    def _note_alive(self) -> None:
+        self._answered_s = time.monotonic()
 
     def close(self) -> None:
         """Closes connections and ends the thread.

@@ -82,7 +82,7 @@ class LoaderFigures:
         self._seen: dict[int, tuple[StageOrder, int]] = {}  # each stage visited, and its position when it was left
         self._since_s = 0.0
         self._in_flight: dict[int, int] = {}  # requests to stores, by worker
-        self._last_fault: str | None = None
+        self.last_storage_error: str | None = None
 
     def note_serve(self, message: ServeFrom, order: StageOrder, excluded: Exclusions) -> None:
         """A rank was served from a new place on."""
@@ -137,7 +137,7 @@ class LoaderFigures:
         for name in _OF_STORAGE:
             self._counts[f"storage {name}"] = self._counts.get(f"storage {name}", 0.0) + getattr(message, name)
         self._in_flight[worker] = message.in_flight
-        self._last_fault = message.last_fault or self._last_fault
+        self.last_storage_error = message.last_fault or self.last_storage_error
 
     def _storage(self, growth: Mapping[str, float], elapsed_s: float) -> dict[str, Any] | None:
         """What stores were asked for; None where nothing is remote."""
@@ -148,7 +148,7 @@ class LoaderFigures:
             **counts,
             "in_flight": sum(self._in_flight.values()),
             "bytes_per_s": growth.get("storage received_bytes", 0.0) / max(1e-9, elapsed_s),
-            "last_error": self._last_fault,
+            "last_error": self.last_storage_error,
         }
 
     def note_time(self, state: LoaderState) -> None:

@@ -330,6 +330,8 @@ class LoaderServer:
             doing = desk.newly_slow(worker, waited_s, limit_s=min(_SLOW_FOOTER_S, job.stall_timeout_s / 2))
             if doing is not None:
                 words = f"worker {worker} has been {doing} for {waited_s:.1f} s"
+                if self._figures.last_storage_error:
+                    words += f"; the last that a store said: {self._figures.last_storage_error}"
                 self._tell_all(LoaderNotice(f"opening waits: {words}", is_warning=True))
 
     def _storage_record(self) -> dict[str, Any]:
