@@ -1,11 +1,13 @@
 """How to reach an object store: `StorageConfig`. An argument of open, never part of a config or a checkpoint."""
 
+import os
 from collections.abc import Callable
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, ConfigDict, SecretStr, field_validator, model_validator
 
+from o41td.config_file import read_document
 from o41td.config_model import ConfigModel, Flag, positive_number, whole_number
 from o41td.errors import ConfigError
 
@@ -117,6 +119,27 @@ class StorageConfig(ConfigModel):
         if problems:
             raise ConfigError(problems=problems)
         return self
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a file of these settings, `.toml` or `.json`; let nobody else read it if it holds credentials.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ConfigError: There is no such file, it cannot be parsed, or it does not make sense; no value is repeated.
+        """
+        if not os.fspath(path).lower().endswith((".toml", ".json")):  # YAML's errors would repeat lines
+            raise ConfigError("storage settings are read from a .toml or .json file", where=os.fspath(path))
+        document = read_document(path)
+        try:
+            return cls.model_validate(document)
+        except ConfigError as error:
+            problems, detail = error.problems, error.detail
+        finally:
+            del document  # a traceback that shows local variables shows no credentials
+        raise ConfigError(detail, where=os.fspath(path), problems=problems)
 
     def to_document(self) -> dict[str, Any]:
         """The settings without the credentials: a new JSON-able dict."""

@@ -25,6 +25,9 @@ ConfigPath = Annotated[Path, typer.Argument(help="A stream's config: .toml, .jso
 Target = Annotated[Path, typer.Argument(help="A config, or a checkpoint.")]
 Rank = Annotated[int, typer.Option("--rank", help="This training process's number, from 0.")]
 WorldSize = Annotated[int, typer.Option("--world-size", help="How many training processes share the order.")]
+Storage = Annotated[
+    Path | None, typer.Option("--storage", help="Settings to reach remote storage: a .toml or .json file.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 Debug = Annotated[bool, typer.Option("--debug", help="On an error, print the traceback too.")]
 
@@ -65,6 +68,7 @@ def run(
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on from this checkpoint, which must fit CONFIG.")
     ] = None,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
@@ -81,6 +85,7 @@ def run(
         num_batches=batches,
         checkpoint_path=checkpoint,
         resume_path=resume,
+        storage_path=storage,
         as_json=as_json,
     )
 
@@ -95,6 +100,7 @@ def serve(
     world_size: Annotated[
         int | None, typer.Option("--world-size", help="How many ranks there are on all hosts; with a range of --ranks.")
     ] = None,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
@@ -104,7 +110,7 @@ def serve(
     """
     from o41td.cli.serve import serve_config
 
-    serve_config(config, name=name, ranks=ranks, world_size=world_size, as_json=as_json)
+    serve_config(config, name=name, ranks=ranks, world_size=world_size, storage_path=storage, as_json=as_json)
 
 
 @app.command()
@@ -152,13 +158,22 @@ def plan(
         Path | None, typer.Option("--plot", help="Draw the curriculum here: each source's share over the steps.")
     ] = None,
     diff: Annotated[Path | None, typer.Option("--diff", help="Another config: print in what its plan differs.")] = None,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
     """Say what a config comes to, without streaming: rows, batches, bytes and memory. Only footers are read."""
     from o41td.cli.plan import show_plan
 
-    show_plan(config, rank=rank, world_size=world_size, plot_path=plot, other_path=diff, as_json=as_json)
+    show_plan(
+        config,
+        rank=rank,
+        world_size=world_size,
+        plot_path=plot,
+        other_path=diff,
+        storage_path=storage,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -166,21 +181,22 @@ def check(
     config: ConfigPath,
     rank: Rank = 0,
     world_size: WorldSize = 1,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> int:
     """Probe this host, the shards and the config: ok, warn or fail (exit 1), and what to do. Reads a small sample."""
     from o41td.cli.check import show_check
 
-    return 0 if show_check(config, rank=rank, world_size=world_size, as_json=as_json) else 1
+    return 0 if show_check(config, rank=rank, world_size=world_size, storage_path=storage, as_json=as_json) else 1
 
 
 @app.command()
-def index(target: Target, as_json: AsJson = False, _debug: Debug = False) -> None:
+def index(target: Target, storage: Storage = None, as_json: AsJson = False, _debug: Debug = False) -> None:
     """Read every footer into the index cache, so that streams open at once, and show what is known of the shards."""
     from o41td.cli.index import show_index
 
-    show_index(target, as_json=as_json)
+    show_index(target, storage_path=storage, as_json=as_json)
 
 
 @app.command()
@@ -202,6 +218,7 @@ def trace(
     show: Annotated[
         list[str] | None, typer.Option("--show", help="Print this column's (or field's) values too; may be repeated.")
     ] = None,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
@@ -214,7 +231,7 @@ def trace(
     question = TraceQuestion(
         batch=batch, step=step, rank=rank, shard=shard, row=row, epochs=epochs, columns=tuple(show or ())
     )
-    show_trace(target, question, world_size=world_size, as_json=as_json)
+    show_trace(target, question, world_size=world_size, storage_path=storage, as_json=as_json)
 
 
 @app.command()
@@ -222,13 +239,14 @@ def verify(
     first: Target,
     second: Target,
     world_size: WorldSize = 1,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> int:
     """Say whether two configs or checkpoints are the same stream; if not, where they part and why (exit 1)."""
     from o41td.cli.verify import show_comparison
 
-    return 0 if show_comparison(first, second, world_size=world_size, as_json=as_json) else 1
+    return 0 if show_comparison(first, second, world_size=world_size, storage_path=storage, as_json=as_json) else 1
 
 
 def run_app(arguments: list[str] | None = None) -> NoReturn:

@@ -12,6 +12,7 @@ import pytest
 
 import faulty_proxy as faults
 import stream_reference as ref
+from command_line import o41td
 from o41td import ChangedDataError, FileSource, ManifestSource, ProjectedField, StorageError, resume_batch_stream
 from o41td.workers.remote_objects import tail_bytes_of
 
@@ -173,3 +174,30 @@ def test_keys_are_taken_letter_by_letter(bucket, write_shards, open_stream):
         ref.stream_config(ref.stage_of(uris, batch_size=3), fields=ref.ID_ONLY), storage=bucket.storage
     )
     assert ref.ids_of(list(stream)) == list(range(3 * len(keys)))
+
+
+def test_the_command_line_reaches_stores_and_reads_no_environment(bucket, write_shards, tmp_path):
+    """`--storage` names a file of settings; variables and profiles that would lead elsewhere change nothing."""
+    paths = write_shards((30, 30))
+    bucket.put_files(paths)
+    config = ref.stream_config(ref.stage_of([bucket.uri("data/")]))
+    (tmp_path / "c.json").write_text(json.dumps(config.to_document()))
+    (tmp_path / "storage.toml").write_text(
+        f'endpointUrl = "{bucket.proxy.url}"\nregion = "us-east-1"\naccessKeyId = "own-key"\nsecretAccessKey = "s"\n'
+    )
+    (tmp_path / "profile").write_text("[default]\naws_access_key_id = profile-key\nendpoint_url = http://127.0.0.1:9\n")
+    elsewhere = {
+        "AWS_ACCESS_KEY_ID": "ambient-key",
+        "AWS_SECRET_ACCESS_KEY": "ambient",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "profile"),
+        "AWS_CONFIG_FILE": str(tmp_path / "profile"),
+        "AWS_PROFILE": "nobody",
+        "FSSPEC_S3": '{"endpoint_url": "http://127.0.0.1:9"}',
+        "HTTP_PROXY": "http://127.0.0.1:9",
+    }
+    done = o41td("run", tmp_path / "c.json", "--storage", tmp_path / "storage.toml", "--json", env=elsewhere)
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out.splitlines()[-1])["rows"] == 60
+    keys = {asked.headers["Authorization"].partition("Credential=")[2].partition("/")[0] for asked in bucket.proxy.log}
+    assert keys == {"own-key"}
