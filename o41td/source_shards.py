@@ -144,14 +144,17 @@ class ManifestShelf:
         stated = {_place_of(uri): (rows, size, etag) for uri, rows, size, etag in job.stated}
         known = {uri for uri in job.files if _is_known(stated.get(uri))}  # what is stated in full is not looked at
         remote = [uri for uri in job.files if not is_local(uri) and uri not in known]
-        found = dict(zip(remote, self._matches(remote, job), strict=True))
+        named = [uri for uri in remote if uri in stated]  # never globs or prefixes
+        listed = [uri for uri in remote if uri not in stated]
+        found = dict(zip(listed, self._matches(listed, job), strict=True))
+        found |= {uri: [(uri, info)] for uri, info in zip(named, self._infos(named, job.name), strict=True)}
         shards: list[ListedShard] = []
         for entry in job.files:
             if is_local(entry):
                 paths = list_files([entry], source=job.name, encoding=job.encoding)
                 shards += [ListedShard(path=path) for path in paths]
             elif entry in found:
-                shards += [ListedShard(path=uri, seen=info) for uri, info in found[entry]]
+                shards += [ListedShard(path=uri, seen=(info[0], info[1])) for uri, info in found[entry]]
             else:
                 shards.append(ListedShard(path=entry))
         refuse_repeats([shard.path for shard in shards], job.name)
@@ -169,6 +172,12 @@ class ManifestShelf:
         assert self._remote is not None, "who resolves a remote source can list it"
         return self._remote.matches(entries, source=job.name, encoding=job.encoding)
 
+    def _infos(self, uris: Sequence[str], source: str) -> Sequence[tuple[int, str | None]]:
+        if not uris:
+            return []
+        assert self._remote is not None, "who resolves a remote source can look at its shards"
+        return self._remote.infos(uris, source=source)
+
     def _chosen(self, job: SourceJob, selection: ManifestSelection) -> tuple[Manifest, tuple[ManifestShard, ...]]:
         manifest = self._manifests.get(selection.uri)
         if manifest is None:
@@ -185,11 +194,9 @@ class ManifestShelf:
             )
         shards = [_with_what_is_seen(_listed(shard)) for shard in chosen]
         unseen = [place for place, shard in enumerate(shards) if not is_local(shard.path) and shard.seen is None]
-        if unseen:
-            assert self._remote is not None, "who resolves a remote source can look at its shards"
-            infos = self._remote.infos([shards[place].path for place in unseen], source=job.name)
-            for place, info in zip(unseen, infos, strict=True):
-                shards[place] = replace(shards[place], seen=(info[0], info[1]))
+        infos = self._infos([shards[place].path for place in unseen], job.name)
+        for place, info in zip(unseen, infos, strict=True):
+            shards[place] = replace(shards[place], seen=(info[0], info[1]))
         return SourceShards(encoding=manifest.data_format, shards=tuple(shards), stated_by=f"manifest {manifest.uri}")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 
-from o41td.workers.object_store import ObjectInfo, ObjectStore, StorageSettings, scheme_of
+from o41td.workers.object_store import ObjectInfo, ObjectStore, StorageSettings
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, StoreFault
 
@@ -80,9 +80,8 @@ class FsspecStore(ObjectStore):
         """Lists the objects whose URI begins so; these file systems know no other way than all of them."""
         folder = prefix_uri[: prefix_uri.rfind("/") + 1]
         found = await self._called("find", self._path_of(folder), detail=True)
-        listed = [(self._filesystem.unstrip_protocol(path), _info_of(entry)) for path, entry in found.items()]
-        own = f"{scheme_of(prefix_uri)}://"
-        listed = [(own + uri.partition("://")[2], info) for uri, info in listed]
+        root = self._path_of(folder).rstrip("/") + "/"
+        listed = [(folder + path.removeprefix(root), _info_of(entry)) for path, entry in found.items()]
         return [(uri, info) for uri, info in listed if uri.startswith(prefix_uri)]
 
     def fault_of(self, error: Exception) -> StoreFault:

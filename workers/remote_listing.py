@@ -2,7 +2,7 @@
 
 * A URI that is an object's is that object, letter by letter, even if it contains `*`, `?`, `[`, `#`, `%20` or `//`.
 * One that is none but has wildcards is a glob: `*` and `?` stay within a name, `**` crosses slashes.
-* Any other stands for every shard below it.
+* Any other stands for every shard below it. Web servers list nothing: there only the first of these rules holds.
 
 Both of the latter list in sorted order and leave out hidden names, names that begin with `_`, and "folder" markers.
 """
@@ -122,7 +122,8 @@ class RemoteListing:
             if path.rstrip("/") == path and "/" in path:
                 return [(entry, await self._look(entry, known, source))]
         except MissingShardError:
-            pass
+            if scheme in _LIST_NOTHING and "*" not in path:
+                raise
         wild = min((path.find(sign) for sign in _WILD if sign in path), default=None)
         root = path.rstrip("/") + "/" if wild is None else path[:wild]
         listed = await self._storage.listed(f"{scheme}://{root}")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields
 from typing import Any
 
+from o41td.encodings import holds_records
 from o41td.job import SourceJob
-from o41td.listing import is_local
 from o41td.source_shards import ManifestShelf, SourceShards
 from o41td.workers.block_decoder import BlockDecoder, SourceFormat
 from o41td.workers.block_fetcher import BlockFetcher
@@ -69,7 +69,7 @@ class RemoteWork:
     def begin(self, message: Message) -> None:
         """Asks for what an order will need; returns at once."""
         match message:
-            case ReadFooter(uri=uri, size_bytes=int(size_bytes), etag=etag) if not is_local(uri):
+            case ReadFooter(uri=uri, size_bytes=int(size_bytes), etag=etag) if not holds_records(message.encoding):
                 self._storage.start(self.objects.tail_on_loop(uri, ObjectInfo(size_bytes, etag)))
             case DecodeBlock() if self._fetcher is not None:
                 self._fetcher.begin(message)

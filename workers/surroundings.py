@@ -10,7 +10,9 @@ import os
 
 __all__ = ["forget_surroundings"]
 
-_KEPT = frozenset({"HOME", "LANG", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHASHSEED", "TMPDIR", "TZ"})
+_KEPT = frozenset(
+    {"HOME", "LANG", "LD_LIBRARY_PATH", "LD_PRELOAD", "O41TD_PROFILE", "PATH", "PYTHONHASHSEED", "TMPDIR", "TZ"}
+)
 _SET = {
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from memory_objects import memory_objects
 from o41td.errors import ConfigError, MissingShardError, StorageError
 from o41td.workers.object_store import StorageSettings
 from o41td.workers.remote_listing import RemoteListing, glob_pattern
@@ -74,6 +75,7 @@ def test_what_cannot_be_listed_is_refused(bucket):
         for entry, error, told in (
             ("memory://d/x.parquet", ConfigError, "of this process alone"),
             (f"{bucket.proxy.url}/b/*.parquet", StorageError, "list no files"),
+            (f"{bucket.proxy.url}/{bucket.name}/none.parquet?x=1", MissingShardError, "404"),
             ("nonsense://b/x.parquet", StorageError, "ambient_credentials"),
         ):
             with pytest.raises(error, match=told):
@@ -120,3 +122,12 @@ def test_globs(glob, yes, no):
     pattern = re.compile(glob_pattern(glob))
     assert [uri for uri in yes if not pattern.fullmatch(uri)] == []
     assert [uri for uri in no if pattern.fullmatch(uri)] == []
+
+
+def test_other_file_systems_list_as_well():
+    """What fsspec finds below a prefix is told by its URIs."""
+    uris = ["memory://remote-listing/a b", "memory://remote-listing/deep/c", "memory://remote-listings/d"]
+    with memory_objects(dict.fromkeys(uris, b"data")) as objects:
+        listed = objects.storage.start(objects.storage.listed("memory://remote-listing/")).result()
+        assert sorted(uri for uri, _info in listed) == uris[:2]
+        assert {info.size_bytes for _uri, info in listed} == {4}
