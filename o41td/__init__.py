@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         CoordinatorError,
         CorruptDataError,
         DataError,
+        DatasetConflictError,
         MemoryBoundError,
         MissingShardError,
         O41Error,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from o41td.planning import plan
     from o41td.rank_info import RankInfo
     from o41td.stream import BatchStream
+    from o41td.writing.dataset_writer import DatasetWriter
 
 __version__ = "0.1.0"
 
@@ -69,6 +71,8 @@ _HOMES = {
     "CoordinatorError": "o41td.errors",
     "CorruptDataError": "o41td.errors",
     "DataError": "o41td.errors",
+    "DatasetConflictError": "o41td.errors",
+    "DatasetWriter": "o41td.writing.dataset_writer",
     "FileSource": "o41td.config",
     "ManifestSource": "o41td.config",
     "MemoryBoundError": "o41td.errors",
@@ -105,6 +109,8 @@ __all__ = [
     "CoordinatorError",
     "CorruptDataError",
     "DataError",
+    "DatasetConflictError",
+    "DatasetWriter",
     "FileSource",
     "ManifestSource",
     "MemoryBoundError",

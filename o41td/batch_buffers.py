@@ -135,8 +135,10 @@ class _Loan:
 class StageBuffers:
     """The buffers of the stage that is streamed; those of the stage before it are let go."""
 
-    def __init__(self, job: StreamJob) -> None:
+    def __init__(self, job: StreamJob, batch_rows: Sequence[int]) -> None:
+        """`batch_rows[stage]` is the room that a batch of a stage needs."""
         self._job = job
+        self._batch_rows = batch_rows
         self._stage = -1
         self._buffers: BatchBuffers | None = None
 
@@ -144,10 +146,10 @@ class StageBuffers:
         """Returns the buffers for batches of `stage`."""
         if self._buffers is None or stage != self._stage:
             self.close()
-            job = self._job.stages[stage]
-            fields = [(field.name, NUMPY_DTYPES[field.dtype].str, field.shape) for field in job.sources[0].fields]
+            plans = self._job.stages[stage].sources[0].fields
+            fields = [(field.name, NUMPY_DTYPES[field.dtype].str, field.shape) for field in plans]
             limit = self._job.prefetch_batches + _SPARE_BUFFERS
-            self._buffers = BatchBuffers(fields, batch_size=job.batch_size, limit=limit)
+            self._buffers = BatchBuffers(fields, batch_size=self._batch_rows[stage], limit=limit)
             self._stage = stage
         return self._buffers
 

@@ -32,6 +32,7 @@ from o41td.checked_document import count_in, expect_keys, is_count, list_in, tex
 from o41td.checkpoint_file import read_text, replace_text
 from o41td.document_differences import differences_of
 from o41td.errors import CheckpointError
+from o41td.path_argument import path_text
 from o41td.plain_json import parse_plain_json, refuse_deep_nesting
 from o41td.source_record import SourceRecord
 
@@ -187,7 +188,9 @@ class Checkpoint:
 
         Raises:
             CheckpointError: It cannot be written; an earlier file is untouched.
+            ConfigError: This is not a path.
         """
+        path = path_text(path)
         try:
             replace_text(path, self.to_json())
         except OSError as error:
@@ -202,7 +205,9 @@ class Checkpoint:
 
         Raises:
             CheckpointError: There is no such file, or `from_json` refuses it; the error names the file.
+            ConfigError: This is not a path.
         """
+        path = path_text(path)
         data = read_text(path, max_bytes=_MAX_BYTES)
         try:
             return cls.from_json(data)
@@ -254,6 +259,8 @@ def _digest_of(body: str) -> str:
 
 def _verified(text: str | bytes) -> dict[str, Any]:
     """The document in a text whose checksum is right."""
+    if not isinstance(text, str | bytes | bytearray | memoryview):
+        raise CheckpointError(f"this is not an o41td checkpoint: it is not text but a {type(text).__name__}")
     if len(text) > _MAX_BYTES:
         raise CheckpointError(f"this is not an o41td checkpoint: it is longer than {_MAX_BYTES} bytes")
     data = text.encode("utf-8", "replace") if isinstance(text, str) else bytes(text)

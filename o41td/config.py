@@ -21,8 +21,9 @@ from o41td.config_file import read_document
 from o41td.config_model import ConfigModel, Duration, Listed, Share, Size, Text, whole_number
 from o41td.errors import ConfigError
 from o41td.exclude_config import batch_ranges
-from o41td.field_config import ProjectedField
+from o41td.field_config import DTYPES, ProjectedField
 from o41td.fields import FieldPlan
+from o41td.path_argument import path_text
 from o41td.source_config import FileSource, ManifestSource, ShardFile, joined_path, refuse_repeats
 from o41td.stage_config import Shuffle, Stage
 from o41td.storage_config import StorageConfig
@@ -57,7 +58,8 @@ class BatchStreamConfig(ConfigModel):
         max_row_group_bytes: Row groups above it are streamed in slices.
         on_bad_data: "raise", or "replace" rows that cannot be had with other rows of their source.
         bad_data_budget: The share of a source's rows, 0 to 1, that may be replaced; more of them are an error.
-        quarantine_file: Where replaced rows are written down, `o41td-quarantine.jsonl` if left out.
+        quarantine_file: Where replaced rows are written down; a relative path, as the default is one, is taken as any
+            other in a config.
         stall_timeout_s: Work given out longer ago than this is given out again.
         cache_dir: A folder for decoded blocks; none if left out.
         cache_limit_bytes: The most that `cache_dir` may hold.
@@ -83,7 +85,7 @@ class BatchStreamConfig(ConfigModel):
     max_row_group_bytes: Size = 64 * 2**20
     on_bad_data: Literal["raise", "replace"] = "raise"
     bad_data_budget: Share = 0.05
-    quarantine_file: Text | None = None
+    quarantine_file: Text = "o41td-quarantine.jsonl"
     stall_timeout_s: Duration = 120.0
     cache_dir: Text | None = None
     cache_limit_bytes: Size | None = None
@@ -93,6 +95,13 @@ class BatchStreamConfig(ConfigModel):
     @classmethod
     def _check_field_names(cls, value: Sequence[ProjectedField]) -> Sequence[ProjectedField]:
         refuse_repeats("field", [field.name for field in value])
+        problems = [
+            (f"[{index}].dtype", f"is missing; give one of {', '.join(DTYPES)}")
+            for index, field in enumerate(value)
+            if field.dtype is None
+        ]
+        if problems:
+            raise ConfigError(problems=problems)
         return value
 
     @field_validator("stages", mode="after")
@@ -171,6 +180,7 @@ class BatchStreamConfig(ConfigModel):
         Raises:
             ConfigError: There is no such file, it cannot be parsed, or it does not make sense.
         """
+        path = path_text(path)
         document = read_document(path)
         try:
             config = cls.model_validate(document)
@@ -178,14 +188,15 @@ class BatchStreamConfig(ConfigModel):
             problems, detail = error.problems, error.detail
         else:
             return config.relative_to(os.path.dirname(os.path.abspath(path)))
-        raise ConfigError(detail, where=os.fspath(path), problems=problems)
+        raise ConfigError(detail, where=path, problems=problems)
 
     def relative_to(self, folder: str) -> Self:
         """This config with relative local paths taken from a folder."""
         update: dict[str, Any] = {"stages": tuple(stage.relative_to(folder) for stage in self.stages)}
-        for name in ("cache_dir", "quarantine_file"):
-            if getattr(self, name) is not None:
-                update[name] = joined_path(folder, getattr(self, name))
+        if self.cache_dir is not None:
+            update["cache_dir"] = joined_path(folder, self.cache_dir)
+        if self.on_bad_data == "replace":  # else there is none
+            update["quarantine_file"] = joined_path(folder, self.quarantine_file)
         return self.model_copy(update=update)
 
     @classmethod

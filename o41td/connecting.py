@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import SupportsFloat
 
 from o41td.config import BatchStreamConfig
 from o41td.errors import ConfigError
@@ -33,7 +35,7 @@ def connect(name: str, rank: int = 0, *, wait_s: float = 60.0, progress: Progres
         O41Error: The loader cannot be opened.
     """
     rank, _ = check_rank(rank, 1 << 31)
-    if not 0 <= wait_s < float("inf"):
+    if not _is_wait(wait_s):
         raise ConfigError("this wait does not make sense", problems=[("wait_s", f"{wait_s!r} is no number of seconds")])
     loader = join_loader(str(name), rank, progress=progress)
 
@@ -50,3 +52,7 @@ def connect(name: str, rank: int = 0, *, wait_s: float = 60.0, progress: Progres
         start=StreamStart(),
         is_fresh=True,
     )
+
+
+def _is_wait(value: object) -> bool:
+    return isinstance(value, SupportsFloat) and 0 <= float(value) < math.inf

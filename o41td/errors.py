@@ -21,6 +21,7 @@ at worst make us raise one of the classes below.
     ├─ SharedMemoryError (OSError)
     ├─ StorageError (OSError)
     ├─ CoordinatorError
+    ├─ DatasetConflictError                  what is published already says otherwise
     ├─ ConnectError                          no loader of that name, or its rank is taken
     └─ StreamClosedError
 """
@@ -31,6 +32,8 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+from o41td.sizes import human_bytes
+
 __all__ = [
     "BadDataBudgetError",
     "ChangedDataError",
@@ -40,6 +43,7 @@ __all__ = [
     "CoordinatorError",
     "CorruptDataError",
     "DataError",
+    "DatasetConflictError",
     "MemoryBoundError",
     "MissingShardError",
     "O41Error",
@@ -344,9 +348,9 @@ class MemoryBoundError(O41Error, MemoryError):
 
     def place(self) -> str:
         """The sum, term by term, and the limit."""
-        told = [f"{name} {_size(value)}" for name, value in self.terms.items()]
-        needed = [] if self.needed_bytes is None else [f"needed {_size(self.needed_bytes)}"]
-        limit = [] if self.limit_bytes is None else [f"limit {_size(self.limit_bytes)}"]
+        told = [f"{name} {human_bytes(value)}" for name, value in self.terms.items()]
+        needed = [] if self.needed_bytes is None else [f"needed {human_bytes(self.needed_bytes)}"]
+        limit = [] if self.limit_bytes is None else [f"limit {human_bytes(self.limit_bytes)}"]
         return ", ".join([*needed, *limit, *told])
 
 
@@ -370,8 +374,8 @@ class SharedMemoryError(O41Error, OSError):
 
     def place(self) -> str:
         """The place, the bytes needed and the bytes free."""
-        needed = None if self.needed_bytes is None else f"needed {_size(self.needed_bytes)}"
-        free = None if self.free_bytes is None else f"free {_size(self.free_bytes)}"
+        needed = None if self.needed_bytes is None else f"needed {human_bytes(self.needed_bytes)}"
+        free = None if self.free_bytes is None else f"free {human_bytes(self.free_bytes)}"
         return ", ".join(part for part in (self.where, needed, free) if part)
 
 
@@ -404,6 +408,10 @@ class CoordinatorError(O41Error):
         """The paragraph, then the log's last lines where there are any."""
         tail = (self.log_tail or "").rstrip()
         return f"{super().message()}\nThe loader's last words:\n{tail}" if tail else super().message()
+
+
+class DatasetConflictError(O41Error):
+    """A shard, a registration or a manifest is there already, and says something else than what was to be written."""
 
 
 class ConnectError(O41Error):
@@ -439,6 +447,7 @@ _CLASSES: dict[str, type[O41Error]] = {
         SharedMemoryError,
         StorageError,
         CoordinatorError,
+        DatasetConflictError,
         ConnectError,
         StreamClosedError,
     )
@@ -500,11 +509,6 @@ def _text(value: object) -> str | None:
 def _whole(value: int | None) -> int | None:
     """A plain int from any integer type (NumPy's too)."""
     return None if value is None else int(value)
-
-
-def _size(value_bytes: int) -> str:
-    """Bytes for a reader; small ones exactly."""
-    return f"{value_bytes} bytes" if abs(value_bytes) < 2**20 else f"{value_bytes / 2**20:,.1f} MiB"
 
 
 def _plain(value: Any) -> Any:

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from o41td.assembler import AssembledBatch
 from o41td.errors import CoordinatorError, StreamClosedError
-from o41td.gatherer import GatheredBatch, Gatherer, Place
+from o41td.gatherer import Gatherer, Place
 from o41td.watchdog import WaitWatchdog
 
 __all__ = ["BatchFeed"]
@@ -54,12 +55,12 @@ class BatchFeed:
         """Drops what is ahead and goes on from `place`; ordinals begin at 0 there."""
         gatherer = self._gatherer
         self._serve += 1
-        gatherer.handed_out = -1
-        gatherer.ready.clear()
+        gatherer.assembler.handed_out = -1
+        gatherer.assembler.ready.clear()
         gatherer.requested.append((self._serve, place))
         gatherer.bell.ring()
 
-    def take(self, ordinal: int) -> GatheredBatch | int:
+    def take(self, ordinal: int) -> AssembledBatch | int:
         """Returns batch `ordinal` since `serve_from`, or this rank's dropped rows where the stage is over.
 
         The batch stays at the head until a later one is asked for: a KeyboardInterrupt on the way to the caller loses
@@ -71,28 +72,45 @@ class BatchFeed:
             O41Error: The stream cannot go on; asking again raises the same.
         """
         gatherer = self._gatherer
+        assembler = gatherer.assembler
         self._is_inside = True
         try:
+            assembler.note_visit()
             found = self._look(ordinal)
             if found is None:
-                start = time.perf_counter()
-                watchdog = WaitWatchdog(gatherer, stall_timeout_s=self._stall_timeout_s)
-                while found is None:
-                    self._await_arrival(lambda: self._look(ordinal) is not None)
-                    found = self._look(ordinal)
-                    if found is None:
-                        watchdog.look(ordinal)
-                gatherer.wait_s += time.perf_counter() - start
-            if isinstance(found, GatheredBatch):
-                if gatherer.handed_out < ordinal:
+                found = self._wait(ordinal)
+            if isinstance(found, AssembledBatch):
+                if assembler.handed_out < ordinal:
                     gatherer.batches_handed_out += 1
                     gatherer.rows_handed_out += found.num_rows
-                    gatherer.handed_out = ordinal
+                    assembler.handed_out = ordinal
                 if gatherer.is_asleep and gatherer.is_wanted:
                     gatherer.bell.ring()
             return found
         finally:
+            assembler.note_leaving()
             self._leave()
+
+    def _wait(self, ordinal: int) -> AssembledBatch | int:
+        """Assembles what is announced, or sleeps, until there is what `take` returns."""
+        gatherer = self._gatherer
+        start = time.perf_counter()
+        watchdog: WaitWatchdog | None = None
+        found = None
+        while found is None:
+            if self._can_assemble():
+                gatherer.assembler.assemble_now()
+            else:
+                watchdog = watchdog or WaitWatchdog(gatherer, stall_timeout_s=self._stall_timeout_s)
+                self._await_arrival(lambda: self._can_assemble() or self._look(ordinal) is not None)
+            found = self._look(ordinal)
+            if found is None and watchdog is not None:
+                watchdog.look(ordinal)
+        gatherer.wait_s += time.perf_counter() - start
+        return found
+
+    def _can_assemble(self) -> bool:
+        return self._gatherer.assembler.can_loop_assemble(self._serve)
 
     def _leave(self) -> None:
         """Ends a visit; whoever closed the stream meanwhile has left its bells to the visitor, who may stand at one."""
@@ -105,10 +123,10 @@ class BatchFeed:
             for bell in (self._gatherer.bell, self._gatherer.arrived, self._gatherer.gone):
                 bell.close()
 
-    def _look(self, ordinal: int) -> GatheredBatch | int | None:
+    def _look(self, ordinal: int) -> AssembledBatch | int | None:
         """Returns what `take` returns, None where it is not there yet."""
         gatherer = self._gatherer
-        ready = gatherer.ready
+        ready = gatherer.assembler.ready
         while ready:
             head = ready[0]
             if head.serve == self._serve and head.ordinal >= ordinal:
@@ -175,7 +193,7 @@ class BatchFeed:
             return
         gatherer = self._gatherer
         gatherer.closing = True
-        gatherer.ready.clear()
+        gatherer.assembler.ready.clear()
         if self._is_closed:
             return
         gatherer.bell.ring()

@@ -10,7 +10,7 @@ from o41td.config_model import ConfigModel, Flag, Listed, Name, whole_number
 from o41td.errors import ConfigError
 from o41td.fields import SOURCE_DTYPES, FieldPlan, fill_value_of
 
-__all__ = ["ProjectedField"]
+__all__ = ["DTYPES", "ProjectedField"]
 
 Dtype = Literal["i32", "i64", "f32", "f64", "bool"]
 SourceDtype = Literal["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "bool"]
@@ -37,7 +37,8 @@ _COMMON_NAMES = {
     "boolean": "bool",
     "bool_": "bool",
 }
-_DTYPES = ("i32", "i64", "f32", "f64", "bool")
+DTYPES: tuple[str, ...] = ("i32", "i64", "f32", "f64", "bool")
+"""What a field's `dtype` may be."""
 _Dimension = Annotated[int, BeforeValidator(whole_number(1, _MAX_ROW_ITEMS))]
 
 
@@ -49,7 +50,7 @@ class ProjectedField(ConfigModel):
     Attributes:
         name: The name in the batch.
         source: The column's exact name in the shards, else a dotted path into structs; `name` if left out.
-        dtype: The output's dtype.
+        dtype: The output's dtype. Only a field that differs for a source may leave it out, and keeps the config's.
         length: The length of a list column; shorter lists are padded, longer ones cut.
         shape: The shape of one row where it has more than one axis.
         pad: The value behind a short list, in the field's own dtype.
@@ -62,7 +63,7 @@ class ProjectedField(ConfigModel):
 
     name: Name
     source: Name = Field(default_factory=lambda data: data.get("name", "?"))
-    dtype: Dtype
+    dtype: Dtype | None = None
     length: _Dimension | None = None
     shape: Annotated[Sequence[_Dimension], Listed] | None = None
     pad: int | float | bool = Field(default=0, validate_default=True)
@@ -73,8 +74,8 @@ class ProjectedField(ConfigModel):
     @field_validator("dtype", "source_dtype", mode="before")
     @classmethod
     def _check_dtype(cls, value: object, info: ValidationInfo) -> object:
-        allowed = _DTYPES if info.field_name == "dtype" else tuple(SOURCE_DTYPES)
-        if (value is None and info.field_name != "dtype") or (isinstance(value, str) and value in allowed):
+        allowed = DTYPES if info.field_name == "dtype" else tuple(SOURCE_DTYPES)
+        if value is None or (isinstance(value, str) and value in allowed):
             return value
         meant = _COMMON_NAMES.get(str(value).lower())
         hint = f"; did you mean `{meant}`?" if meant in allowed else ""
@@ -89,11 +90,15 @@ class ProjectedField(ConfigModel):
 
     @field_validator("pad", "null", mode="plain")
     @classmethod
-    def _check_fill(cls, value: Any, info: ValidationInfo) -> int | float | bool | None:
+    def _check_fill(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None and info.field_name == "null":
             return None
-        dtype = info.data.get("dtype")
-        return value if dtype is None else fill_value_of(value, dtype)
+        if "dtype" not in info.data:
+            return value  # the dtype's own problem is told
+        dtype = info.data["dtype"]
+        if dtype is None:  # checked against the config's, where this is an override
+            return fill_value_of(value, "f64") if isinstance(value, str) else value
+        return fill_value_of(value, dtype)
 
     @model_validator(mode="after")
     def _check_axes(self) -> "ProjectedField":
@@ -113,6 +118,7 @@ class ProjectedField(ConfigModel):
 
     def plan(self) -> FieldPlan:
         """The field as plain data for the other processes."""
+        assert self.dtype is not None, "the config refuses a field without dtype"
         return FieldPlan(
             name=self.name,
             source=self.source,
@@ -135,12 +141,19 @@ class ProjectedField(ConfigModel):
         """
         given = other.model_fields_set
         problems = []
-        if other.dtype != self.dtype:
+        if other.dtype not in (None, self.dtype):
             problems.append(("dtype", f"{other.dtype!r} differs from field `{self.name}`, which is {self.dtype!r}"))
         if given & {"length", "shape"} and other.row_shape != self.row_shape:
             ours, theirs = list(self.row_shape), list(other.row_shape)
             problems.append(("shape", f"{theirs} differs from field `{self.name}`, which is {ours}"))
+        changed = {key: getattr(other, key) for key in given if key not in ("dtype", "length", "shape")}
+        if other.dtype is None and self.dtype is not None:
+            for key in ("pad", "null"):
+                if changed.get(key) is not None:
+                    try:
+                        changed[key] = fill_value_of(changed[key], self.dtype)
+                    except ValueError as error:
+                        problems.append((key, str(error)))
         if problems:
             raise ConfigError("an override keeps the output's dtype and shape", problems=problems)
-        changed = {key: getattr(other, key) for key in given if key not in ("length", "shape")}
         return self.model_copy(update=changed)

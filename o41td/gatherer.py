@@ -1,8 +1,8 @@
-"""The gatherer: a thread of the training process that copies batches out of the arena, a few ahead of the loop.
+"""The gatherer: a thread of the training process that talks to the coordinator and has batches copied out of the arena.
 
-It alone touches the coordinator's channel and the arena. What it and the stream's thread tell each other are single
-attributes, each written by one of the two, and a deque; two doorbells end sleeps. There are no locks: the stream's
-thread may be interrupted at any instruction (Ctrl-C), and a lock would be left as it stood.
+It alone touches the coordinator's channel. What it and the stream's thread tell each other are single attributes, each
+written by one of the two, and deques; two doorbells end sleeps. There are no locks: the stream's thread may be
+interrupted at any instruction (Ctrl-C), and a lock would be left as it stood.
 
 A coordinator that dies is replaced here: everything gathered so far is kept, a new coordinator is started with the
 index that is already known, and it serves from the first batch that was not gathered. The order is a function of the
@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from o41td.assembler import GIVE_UP_ON_LOOP_S, AnnouncedBatch, Assembler
 from o41td.batch_buffers import BatchBuffers
 from o41td.doorbell import Doorbell
 from o41td.errors import CoordinatorError, O41Error, error_from_record
@@ -43,14 +43,13 @@ from o41td.workers.messages import (
     StreamFailed,
 )
 
-__all__ = ["AnyLoader", "GatheredBatch", "Gatherer", "Place", "Restart"]
+__all__ = ["AnyLoader", "Gatherer", "Place", "Restart"]
 
 _LOGGER = logging.getLogger("o41td")
 AnyLoader = Loader | JoinedLoader
 Restart = Callable[[Callable[[], bool]], AnyLoader]
 _ACKNOWLEDGE_EVERY = 16
 _ACKNOWLEDGE_EVERY_S = 0.5
-_SMALL_BATCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,38 +71,11 @@ class Place:
         return replace(self, position=self.position + global_batch - self.global_batch, global_batch=global_batch)
 
 
-@dataclass(slots=True)
-class GatheredBatch:
-    """A batch that owns its memory.
-
-    `serve` is the request that it answers, `ordinal` its number since the place that was asked for, `number` its number
-    in the stage, `digest` its share of the order digest.
-    """
-
-    serve: int
-    ordinal: int
-    arrays: dict[str, NDArray[Any]]
-    num_rows: int
-    stage: int
-    number: int
-    digest: int
-
-
-@dataclass(slots=True)
-class _Announced:
-    stage: int
-    number: int
-    digest: int
-    release: bool
-    rows: NDArray[np.int64]
-
-
 class Gatherer:
     """The thread's side of a feed.
 
-    The stream's thread writes `handed_out`, `batches_handed_out`, `rows_handed_out`, `wait_s`, `stats_wanted`,
-    `closing` and `is_awaited`, adds to `requested`, and takes from the left of `ready`. The gatherer writes all others,
-    and adds to the right of `ready`.
+    The stream's thread writes `batches_handed_out`, `rows_handed_out`, `wait_s`, `stats_wanted`, `closing` and
+    `is_awaited`, and adds to `requested`. The gatherer writes all others. Both use `assembler`.
     """
 
     def __init__(
@@ -122,7 +94,6 @@ class Gatherer:
         `restart` is given what tells whether its result is still wanted.
         """
         self.requested: deque[tuple[int, Place]] = deque()
-        self.handed_out = -1  # ordinal of the last batch that the loop was given
         self.batches_handed_out = 0  # and rows: of all places that were served
         self.rows_handed_out = 0
         self.wait_s = 0.0
@@ -130,37 +101,34 @@ class Gatherer:
         self.closing = False
         self.is_awaited = False
         self.bell = Doorbell()  # ends the gatherer's sleep
-        self.ready: deque[GatheredBatch] = deque()
-        self.outcome: tuple[int, int | O41Error] | None = None  # (serve, dropped rows or failure) behind `ready`
+        self.assembler = Assembler(buffers=buffers, prefetch_batches=prefetch_batches)
+        self.outcome: tuple[int, int | O41Error] | None = None  # (serve, dropped rows or failure) behind what is ready
         self.fatal: O41Error | None = None
         self.stats: tuple[int, dict[str, Any]] = (0, {})
         self.is_asleep = False
-        self.batch_bytes = 0  # of the last one
         self.has_ended = False  # the last thing that the thread sets
         self.coordinator_restarts = 0
         self.arrived = Doorbell()  # ends the sleep of the stream's thread
         self.gone = Doorbell()  # ends the sleep of whoever closes the stream
         self.loader: AnyLoader = loader
-        self._regions = _regions_of(loader)
         self._restart = restart
-        self._buffers = buffers
-        self._prefetch = prefetch_batches
         self._rank = rank
         self._world_size = world_size
         self._serve = 0
         self._place: Place | None = None
         self._is_told = True  # whether the coordinator knows the place
         self._generation = 0
-        self._announced: deque[_Announced] = deque()
+        self._num_announced = 0  # batches of this generation
         self._announced_outcome: int | O41Error | None = None
-        self._gathered = 0  # batches of this generation
         self._gathered_before = 0  # batches of this serve under coordinators that died
-        self._acknowledged = 0
+        self._acknowledged = 0  # of this generation
         self._stats_asked = 0
         self._stall_timeout_s = stall_timeout_s
         self._is_pinged = False
         self._heard_s = self._acknowledged_s = time.monotonic()
         self._deaths_without_progress = 0
+        self._assembled_at_death = 0
+        self._assemble_from(loader)
 
     def run(self) -> None:
         """Gathers until `closing`, or until nothing can go on any more; ends the loader then.
@@ -189,7 +157,7 @@ class Gatherer:
         finally:
             stop.set()
             populating.join()
-            self._regions = {}
+            self.assembler.begin(regions={})
             self.loader.end()
             self.has_ended = True
             self.arrived.ring()
@@ -218,34 +186,51 @@ class Gatherer:
         if self.stats_wanted > self._stats_asked:
             self._stats_asked = self.stats_wanted
             self.loader.channel.send(StatsRequest(self._stats_asked))
-        if self._announced and self._has_room:
-            self._gather_next()
-            return
-        if not self._announced and self._announced_outcome is not None and self.outcome is None:
+        if self._is_acknowledgement_due:
+            self._acknowledge()
+        assembler = self.assembler
+        if assembler.announced and assembler.has_room:
+            if not assembler.is_left_to_loop:
+                self._assemble()
+                return
+            self._tell_arrival()
+        if not assembler.announced and self._announced_outcome is not None and self.outcome is None:
             self.outcome = (self._serve, self._announced_outcome)
             self._tell_arrival()
-        if self._acknowledged < self._gathered and (not self._announced or self._is_acknowledgement_old()):
+        if self._acknowledged < self._gathered and (not assembler.announced or self._is_acknowledgement_old):
             self._acknowledge()
         self._sleep_or_receive()
 
-    def _is_acknowledgement_old(self) -> bool:
-        """Whether `status` would show figures from some time ago; otherwise a message can wait for more to tell."""
-        return time.monotonic() - self._acknowledged_s > _ACKNOWLEDGE_EVERY_S
+    def _assemble(self) -> None:
+        if self.assembler.assemble_ahead():
+            self._tell_arrival()
+        if self.loader.is_lost:
+            raise ChannelClosed("hung up on while a batch was gathered")
+
+    def _tell_arrival(self) -> None:
+        if self.is_awaited:
+            self.arrived.ring()
 
     @property
-    def _has_room(self) -> bool:
-        """Whether fewer batches than wanted wait behind the one that was handed out."""
-        return self._gathered_before + self._gathered - (self.handed_out + 1) < self._prefetch
+    def _gathered(self) -> int:
+        """Batches of this generation that are out of the arena."""
+        return self.assembler.num_assembled - self._gathered_before
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it is worth waking the gatherer for the room there is.
+        """Whether it is worth waking the gatherer, which costs about as much as gathering a small batch."""
+        return self.assembler.is_thread_wanted or self._is_acknowledgement_due
 
-        Waking costs about as much as gathering a small batch, so those are made two and more at a time: once half of
-        what may be ahead was handed out, the batch in the loop's hands not counted.
-        """
-        ahead = len(self.ready) - 1
-        return ahead <= 0 or self.batch_bytes > _SMALL_BATCH_BYTES or 2 * ahead < self._prefetch
+    @property
+    def _is_acknowledgement_due(self) -> bool:
+        unacknowledged = self._gathered - self._acknowledged
+        few_are_left = unacknowledged >= max(_ACKNOWLEDGE_EVERY, 2 * len(self.assembler.announced))
+        return self.assembler.is_release_due or few_are_left
+
+    @property
+    def _is_acknowledgement_old(self) -> bool:
+        """Whether `status` would show figures from some time ago; otherwise a message can wait for more to tell."""
+        return time.monotonic() - self._acknowledged_s > _ACKNOWLEDGE_EVERY_S
 
     # ---- serving -----------------------------------------------------------------------------------------------------
 
@@ -253,8 +238,9 @@ class Gatherer:
         while self.requested:
             self._serve, self._place = self.requested.popleft()
         self.outcome = self._announced_outcome = None
-        self._announced.clear()
-        self._gathered = self._gathered_before = self._acknowledged = 0
+        self._forgive_deaths_after_progress()
+        self.assembler.begin_serve()
+        self._num_announced = self._gathered_before = self._acknowledged = self._assembled_at_death = 0
         self._generation += 1
         self._is_told = False
 
@@ -273,41 +259,8 @@ class Gatherer:
             )
         )
 
-    def _gather_next(self) -> None:
-        announced = self._announced.popleft()
-        num_rows = len(announced.rows)
-        arrays: dict[str, NDArray[Any]] = {}
-        buffers = self._buffers(announced.stage)
-        self.batch_bytes = buffers.buffer_bytes
-        run = _run_of(announced.rows)
-        for name, array in buffers.acquire().items():
-            part = array[:num_rows] if num_rows < len(array) else array
-            if run is None:
-                # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
-                self._regions[name].take(announced.rows, 0, part, "clip")
-            else:
-                part[...] = self._regions[name][run]
-            arrays[name] = part
-        if self.loader.is_lost:
-            raise ChannelClosed("hung up on while a batch was gathered")
-        ordinal = self._gathered_before + self._gathered
-        self._gathered += 1
-        self._deaths_without_progress = 0
-        self.ready.append(
-            GatheredBatch(self._serve, ordinal, arrays, num_rows, announced.stage, announced.number, announced.digest)
-        )
-        # A loop that waits is woken once for two small batches: waking costs about as much as gathering one.
-        is_last = not self._announced or not self._has_room
-        if is_last or len(self.ready) > 1 or buffers.buffer_bytes > _SMALL_BATCH_BYTES:
-            self._tell_arrival()
-        if announced.release or self._gathered - self._acknowledged >= _ACKNOWLEDGE_EVERY:
-            self._acknowledge()
-
-    def _tell_arrival(self) -> None:
-        if self.is_awaited:
-            self.arrived.ring()
-
     def _acknowledge(self) -> None:
+        self.assembler.is_release_due = False
         self._acknowledged = self._gathered
         self._acknowledged_s = time.monotonic()
         outcome = self.outcome
@@ -315,8 +268,8 @@ class Gatherer:
         self.loader.channel.send(
             BatchesGathered(
                 generation=self._generation,
-                gathered=self._gathered,
-                delivered=max(0, self.handed_out + 1 - self._gathered_before),
+                gathered=self._acknowledged,
+                delivered=max(0, self.assembler.handed_out + 1 - self._gathered_before),
                 batches=self.batches_handed_out,
                 rows=self.rows_handed_out,
                 wait_s=self.wait_s,
@@ -330,11 +283,14 @@ class Gatherer:
         self.is_asleep = True
         # What came in before the flag was up rang no bell, so it is looked for once more.
         is_needed = bool(self.requested) or self.closing or self.stats_wanted > self._stats_asked
-        if is_needed or (self._announced and self._has_room):
+        assembler = self.assembler
+        has_work = bool(assembler.announced) and assembler.has_room
+        if is_needed or self._is_acknowledgement_due or (has_work and not assembler.is_left_to_loop):
             self.is_asleep = False
             return
         channel = self.loader.channel
-        can_receive = self.bell.wait(self._stall_timeout_s / 4, also=channel.fileno())
+        timeout_s = GIVE_UP_ON_LOOP_S if has_work else self._stall_timeout_s / 4
+        can_receive = self.bell.wait(timeout_s, also=channel.fileno())
         self.is_asleep = False
         if can_receive:
             self._heard_s = time.monotonic()
@@ -385,7 +341,12 @@ class Gatherer:
         for number, num_rows, digest, release in zip(
             message.numbers, message.num_rows, message.digests, message.releases, strict=True
         ):
-            self._announced.append(_Announced(message.stage, number, digest, release, rows[first : first + num_rows]))
+            ordinal = self._gathered_before + self._num_announced
+            of_batch = rows[first : first + num_rows]
+            self.assembler.announced.append(
+                AnnouncedBatch(self._serve, ordinal, message.stage, number, digest, release, of_batch)
+            )
+            self._num_announced += 1
             first += num_rows
 
     # ---- coordinator's death -----------------------------------------------------------------------------------------
@@ -396,36 +357,33 @@ class Gatherer:
         Raises:
             O41Error: It is the second death without progress, or no loader can be started.
         """
+        self._forgive_deaths_after_progress()
         self._deaths_without_progress += 1
-        self._regions = {}
+        self.assembler.begin(regions={})
+        self._assembled_at_death = self.assembler.num_assembled
         words = self.loader.end()
         if self._deaths_without_progress > self.loader.max_deaths_without_progress:
             often = "twice" if self._deaths_without_progress == 2 else f"{self._deaths_without_progress} times"
             raise CoordinatorError(f"the loader's coordinator died {often} without progress", log_tail=words)
-        self._announced.clear()
         self._announced_outcome = None
         self.loader = self._restart(self._is_closing)
         self._heard_s = time.monotonic()
         self._is_pinged = False
-        self._regions = _regions_of(self.loader)
+        self._assemble_from(self.loader)
         self.coordinator_restarts += 1
         self._stats_asked = self.stats[0]
         _LOGGER.info("the loader's coordinator is replaced: %s", words)
         if self._place is not None:
             self._place = self._place.moved(self._gathered * self._world_size)
             self._gathered_before += self._gathered
-            self._gathered = self._acknowledged = 0
+            self._num_announced = self._acknowledged = 0
             self._generation += 1
             self._is_told = False
 
+    def _forgive_deaths_after_progress(self) -> None:
+        if self.assembler.num_assembled != self._assembled_at_death:
+            self._deaths_without_progress = 0
 
-def _run_of(rows: NDArray[np.int64]) -> slice | None:
-    """Returns the arena rows as a slice if they lie side by side in order, as they do without shuffle and mix."""
-    first, last = int(rows[0]), int(rows[-1])
-    if last - first != len(rows) - 1 or not (np.diff(rows) == 1).all():
-        return None
-    return slice(first, last + 1)
-
-
-def _regions_of(loader: AnyLoader) -> dict[str, NDArray[Any]]:
-    return {region.name: loader.arena.region(region.name) for region in loader.layout.fields}
+    def _assemble_from(self, loader: AnyLoader) -> None:
+        regions = {region.name: loader.arena.region(region.name) for region in loader.layout.fields}
+        self.assembler.begin(regions=regions, is_lost=lambda: loader.is_lost)

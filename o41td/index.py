@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from o41td.encodings import PARQUET
 from o41td.listing import is_local
 
-__all__ = ["ShardEntry", "ShardUnits", "SourceIndex", "index_source", "is_remote_source", "version_of_etag"]
+__all__ = [
+    "ShardEntry",
+    "ShardUnits",
+    "SourceIndex",
+    "etag_of_version",
+    "index_source",
+    "is_remote_source",
+    "version_of_etag",
+]
 
 _ETAG = "etag:"
 
@@ -25,6 +33,11 @@ _ETAG = "etag:"
 def version_of_etag(etag: str) -> str:
     """The version of a remote shard that has an etag: a checkpoint so holds it in full."""
     return _ETAG + etag
+
+
+def etag_of_version(version: str | None) -> str | None:
+    """Returns the etag that a version is; None where it is none."""
+    return version.removeprefix(_ETAG) if version is not None and version.startswith(_ETAG) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +58,7 @@ class ShardEntry:
     @property
     def etag(self) -> str | None:
         """The etag of a remote shard, where its store has them."""
-        is_etag = self.version is not None and self.version.startswith(_ETAG)
-        return self.version.removeprefix(_ETAG) if is_etag and self.version is not None else None
+        return etag_of_version(self.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ import msgpack
 
 __all__ = ["IndexCache", "default_cache_folder", "file_identity"]
 
-_FORMAT = 2
+_FORMAT = 3
 _MAX_FILES = 256
 _CHECKSUM_BYTES = 16
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from o41td.errors import ConfigError
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
@@ -26,9 +25,6 @@ class ManifestSelection(NamedTuple):
     uri: str
     split: str
     curriculum_stages: tuple[str, ...]
-
-
-DEFAULT_QUARANTINE_FILE = "o41td-quarantine.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +98,8 @@ class StreamJob:
     on_bad_data: str = "raise"
     bad_data_budget: float = 0.0
     quarantine_file: str = ""
+    cache_dir: str | None = None
+    cache_limit_bytes: int | None = None
     excluded: Exclusions = NOTHING_EXCLUDED
 
     def to_record(self) -> dict[str, Any]:
@@ -151,6 +149,8 @@ _SCALARS = (
     "on_bad_data",
     "bad_data_budget",
     "quarantine_file",
+    "cache_dir",
+    "cache_limit_bytes",
 )
 
 
@@ -160,11 +160,7 @@ def job_of(
     """Returns the job of a config.
 
     `resolved` gives the shards of sources by (stage, source), as a checkpoint has them.
-
-    Raises:
-        ConfigError: The config asks for something that this version does not have; the key is named.
     """
-    _refuse_what_is_missing(config)
     stages = []
     for stage_index, stage in enumerate(config.stages):
         sources = []
@@ -191,13 +187,14 @@ def job_of(
     return StreamJob(
         stages=tuple(stages),
         lanes=lanes,
-        quarantine_file=os.path.abspath(config.quarantine_file or DEFAULT_QUARANTINE_FILE),
+        quarantine_file=os.path.abspath(config.quarantine_file),
+        cache_dir=None if config.cache_dir is None else os.path.abspath(config.cache_dir),
         excluded=Exclusions(config.exclude),
         **{name: getattr(config, name) for name in _FROM_CONFIG},
     )
 
 
-_FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file"))
+_FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file", "cache_dir"))
 
 
 def _shards_of(source: FileSource | ManifestSource) -> dict[str, Any]:
@@ -224,11 +221,3 @@ def _listed(file: str | ShardFile) -> str:
     if isinstance(file, str):
         return file
     return glob.escape(file.uri) if is_local(file.uri) and glob.has_magic(file.uri) else file.uri
-
-
-def _refuse_what_is_missing(config: BatchStreamConfig) -> None:
-    problems = []
-    if config.cache_dir is not None:
-        problems.append(("cache_dir", "is not available in this version; leave it out"))
-    if problems:
-        raise ConfigError("this config asks for what is not there yet", problems=problems)

@@ -8,6 +8,7 @@ are
   leave out hidden names, names that begin with `_` (`_SUCCESS`, `_metadata`), empty "folder" markers, and, for folders,
   names without a suffix of the source's encoding (case does not matter). A dangling link that matches is an error:
   somebody meant it to be there.
+* A folder of a Delta, Iceberg or Hudi table is refused: files of former versions lie beside those of the table's own.
 * Files listed twice by one source are refused: a row would come twice an epoch.
 """
 
@@ -23,6 +24,8 @@ from o41td.encodings import suffixes_of
 from o41td.errors import ConfigError, MissingShardError
 
 __all__ = ["is_data_name", "is_local", "list_files", "local_path_of", "refuse_repeats"]
+
+_TABLE_MARKS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 
 
 def is_local(uri: str) -> bool:
@@ -47,7 +50,7 @@ def list_files(entries: Sequence[str], *, source: str, encoding: str | None = No
 
     Raises:
         MissingShardError: A named file, or any match of a glob, does not exist.
-        ConfigError: Nothing matches, or a file is named twice.
+        ConfigError: Nothing matches, a file is named twice, or a folder is that of a table with versions.
     """
     try:
         return _listed(entries, source, suffixes_of(encoding))
@@ -63,7 +66,7 @@ def _listed(entries: Sequence[str], source: str, suffixes: tuple[str, ...]) -> l
     for entry in entries:
         path = os.path.abspath(local_path_of(entry))
         if os.path.isdir(path):
-            matches = _below(path, suffixes)
+            matches = _below(path, suffixes, source)
         elif os.path.lexists(path):
             matches = [path]
         elif glob.has_magic(path):
@@ -86,12 +89,22 @@ def _listed(entries: Sequence[str], source: str, suffixes: tuple[str, ...]) -> l
     return found
 
 
-def _below(folder: str, suffixes: tuple[str, ...]) -> list[str]:
-    return sorted(
-        str(path)
-        for path in Path(folder).rglob("*")
-        if path.name.lower().endswith(suffixes) and is_data_name(path.relative_to(folder).parts) and not path.is_dir()
-    )
+def _below(folder: str, suffixes: tuple[str, ...], source: str) -> list[str]:
+    found = []
+    for path in Path(folder).rglob("*"):
+        table = _TABLE_MARKS.get(path.name)
+        if path.name.endswith(".metadata.json") and path.parent.name == "metadata":
+            table = "Iceberg"
+        if table is not None:
+            raise ConfigError(
+                f"source {source!r}: {folder} holds a table of {table} ({path.relative_to(folder)}), so files of "
+                "former versions and of deleted rows may lie there as well",
+                advice="List the files that the table's own library names for the version you want",
+            )
+        is_data = path.name.lower().endswith(suffixes) and is_data_name(path.relative_to(folder).parts)
+        if is_data and not path.is_dir():
+            found.append(str(path))
+    return sorted(found)
 
 
 def _matching(pattern: str) -> list[str]:

@@ -23,8 +23,10 @@ from typing import Any
 
 from o41td.errors import MemoryBoundError
 from o41td.shm.layout import arena_bytes_of, batch_bytes_of
+from o41td.sizes import human_bytes
 
 __all__ = [
+    "CACHE_WORK_BYTES",
     "FACTS_BYTES",
     "FETCH_WASTE",
     "HTTP_WORKER_BYTES",
@@ -32,6 +34,7 @@ __all__ = [
     "MAX_RECORD_FEEDS",
     "RECORD_FETCH_BYTES",
     "RECORD_READ_AHEAD_BYTES",
+    "RECORD_VALUES_FACTOR",
     "RECORD_WORK_BYTES",
     "S3_WORKER_BYTES",
     "STREAM_BATCH_BYTES",
@@ -40,7 +43,6 @@ __all__ = [
     "MemoryBound",
     "block_fill_rows",
     "choose_block_rows",
-    "human_bytes",
     "memory_bound",
     "read_ahead_bytes",
     "slots_needed",
@@ -100,9 +102,17 @@ TAILS_BYTES = 4 * MIB
 
 FETCH_WASTE = 1.05
 """What is fetched ahead, by what is needed of it: gaps between column chunks are closed up to so much."""
+CACHE_WORK_BYTES = 6 * MIB
+"""What a worker takes more where it keeps blocks on disk: a part that is read, one that is written, two libraries."""
 
 RECORD_WORK_BYTES = 8 * MIB
 """What a worker takes to read records of any shard: the text at hand, and the Python values of some of it."""
+
+RECORD_VALUES_FACTOR = 3
+"""What a byte of a large record's text takes beside that: half of its peak, like all that is decoded whole.
+
+Records of 3 to 7 MB took 4 bytes (lists cut to little), 7 (floats, small integers), 10 (nulls between), 15 (short lists
+in a list)."""
 
 RECORD_FETCH_BYTES = 1 * MIB
 
@@ -113,6 +123,10 @@ MAX_RECORD_FEEDS = 24
 
 # Of a unit in the index: row count, first row, shard, row group, its place in an epoch's permutation, in two processes.
 PLAN_UNIT_BYTES = 96
+# Of a shard: its name, sizes and version, in the coordinator (as they came out of the index cache too) and in each
+# trainer. With 200 000 shards, opening took them 2 360 and 600 bytes a shard at most.
+PLAN_SHARD_BYTES = 2560
+RANK_SHARD_BYTES = 640
 # Of a live row in a shuffle window: key, row in the line, arena row, and a sorting copy of the keys.
 PLAN_WINDOW_ROW_BYTES = 40
 # Of an announced row: its place in the arena in the plan, the message, the socket's buffers and the consumer's queue.
@@ -158,6 +172,7 @@ class LoaderShape:
         fetch_bytes: Compressed bytes of the largest such unit.
         stream_bytes: What one stream over a larger unit takes (`stream_bytes`), 0 where all are decoded whole.
         max_row_group_bytes: Above it, a unit is streamed. Units read in part take no more together, but for one.
+        cache_bytes: What a worker takes for the block cache, 0 where there is none.
         held_units: How many units read in part a worker keeps: one for each window, and one that was left behind.
         footers_bytes: Footers of all shards, as they are in the files.
         largest_footer_bytes: The largest of them.
@@ -166,6 +181,7 @@ class LoaderShape:
         remote_row_bytes: The same of a row, where it is largest.
         remote_bytes: The same of all remote sources.
         num_units: Units of all sources.
+        num_shards: Shards of all sources.
         extra_slots: Slots beyond the need, to keep small sources resident.
         announced_rows: Rows of the batches that are announced to one consumer at once.
         buffer_rows: The largest `shuffle.buffer_rows` of all stages, 0 without shuffle.
@@ -188,6 +204,7 @@ class LoaderShape:
     fetch_bytes: int
     stream_bytes: int = 0
     max_row_group_bytes: int
+    cache_bytes: int = 0
     held_units: int = 2
     footers_bytes: int = 0
     largest_footer_bytes: int = 0
@@ -196,6 +213,7 @@ class LoaderShape:
     remote_row_bytes: int = 0
     remote_bytes: int = 0
     num_units: int
+    num_shards: int = 0
     extra_slots: int = 0
     announced_rows: int = 0
     buffer_rows: int = 0
@@ -309,11 +327,13 @@ class MemoryBound:
         shape = self.shape
         batch = human_bytes(batch_bytes_of(shape.field_row_bytes, shape.batch_size))
         workers = f"{shape.threads} worker{'' if shape.threads == 1 else 's'}"
+        windows = f"{sum(shape.window_rows)} rows in {len(shape.window_rows)} windows"
+        kept = windows if shape.window_rows else "all of whose rows stay decoded"
         stories = {
             "arena": f"{shape.num_slots} slots of {shape.block_rows} rows ({human_bytes(shape.slot_bytes)})",
             "decode": f"{workers}, {human_bytes(_decode_bytes_of(shape))} each",
             "batches": f"{_batches_of(shape)} batches of {shape.batch_size} rows ({batch})",
-            "plan": f"{shape.num_units} units, {sum(shape.window_rows)} rows in {len(shape.window_rows)} windows",
+            "plan": f"{shape.num_shards} shards, {shape.num_units} units, {kept}",
             "processes": f"1 coordinator, {workers}",
         }
         return stories.get(term, "")
@@ -326,7 +346,8 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
             "arena": arena_bytes_of(shape.field_row_bytes, num_slots=shape.num_slots, block_rows=shape.block_rows),
             "decode": shape.threads * _decode_bytes_of(shape),
             "batches": _batches_of(shape) * batch_bytes_of(shape.field_row_bytes, shape.batch_size),
-            "plan": shape.num_units * PLAN_UNIT_BYTES
+            "plan": shape.num_shards * (PLAN_SHARD_BYTES + shape.num_ranks * RANK_SHARD_BYTES)
+            + shape.num_units * PLAN_UNIT_BYTES
             + sum(shape.window_rows) * shape.ranks_a_window * PLAN_WINDOW_ROW_BYTES
             + shape.announced_rows * shape.num_ranks * ANNOUNCED_ROW_BYTES
             + shape.ahead_rows * shape.num_ranks * PLANNED_ROW_BYTES,
@@ -373,7 +394,8 @@ def _decode_bytes_of(shape: LoaderShape) -> int:
     footers = PARSED_FOOTER_FACTOR * (kept_footers + 2 * shape.largest_footer_bytes)  # one new, one's hole in the heap
     if shape.remote_worker_bytes:
         footers += min(shape.footers_bytes, TAILS_BYTES) + shape.largest_footer_bytes
-    return max(whole, streamed) + shape.fetched_bytes + footers + shape.slot_bytes + DECODE_SPARE_BYTES
+    most = max(whole, streamed) + shape.fetched_bytes
+    return most + footers + shape.cache_bytes + shape.slot_bytes + DECODE_SPARE_BYTES
 
 
 def slots_needed(window_rows: Sequence[int], block_rows: int, in_flight: int, *, fill_rows: int | None = None) -> int:
@@ -432,19 +454,6 @@ def choose_block_rows(row_bytes: int, unit_rows_typical: int, num_windows: int) 
     if unit_rows <= 2 * target_rows:
         return unit_rows
     return -(-unit_rows // -(-unit_rows // target_rows))
-
-
-def human_bytes(num_bytes: int) -> str:
-    """Returns a size for people: `"512 B"`, `"1.5 KiB"`, `"2.0 GiB"`."""
-    if num_bytes < 1024:
-        return f"{num_bytes} B"
-    value, units = num_bytes / 1024, iter(("KiB", "MiB", "GiB", "TiB"))
-    unit = next(units)
-    for larger in units:
-        if value < 1023.95:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.1f} {unit}"
 
 
 def _batches_of(shape: LoaderShape) -> int:

@@ -18,13 +18,15 @@ from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.errors import CheckpointError, ConfigError
 from o41td.exclusions import Exclusions
 from o41td.job import StreamJob, job_of
+from o41td.path_argument import path_text
 from o41td.rank_info import check_rank
 from o41td.service import LoaderRequest, start_loader
 from o41td.stream import BatchStream, StreamStart
 
-__all__ = ["open_batch_stream", "request_of", "request_to_resume", "resume_batch_stream"]
+__all__ = ["open_batch_stream", "refuse_other_config", "request_of", "request_to_resume", "resume_batch_stream"]
 
 Progress = Callable[[int, int], None]
+_TO_RESUME_FROM = "Give a Checkpoint or the path of a saved one; Checkpoint.from_document makes one of a state_dict()"
 
 
 def open_batch_stream(
@@ -82,14 +84,15 @@ def resume_batch_stream(
 
     Raises:
         CheckpointError: It cannot be read, is of another order version, or `exclude` would rewrite its history.
+        ConfigError: It is neither a checkpoint nor a path.
         ChangedDataError: Shards are no longer what they were; each is named.
         O41Error: As `open_batch_stream`.
     """
     rank, world_size = check_rank(rank, world_size)
     if not isinstance(checkpoint, Checkpoint):
-        checkpoint = Checkpoint.load(checkpoint)
+        checkpoint = Checkpoint.load(path_text(checkpoint, "checkpoint", advice=_TO_RESUME_FROM))
     refuse_order_version(checkpoint)
-    document = checkpoint.config if exclude is None else {**checkpoint.config, "exclude": list(exclude)}
+    document = checkpoint.config if exclude is None else {**checkpoint.config, "exclude": _listed(exclude)}
     config = BatchStreamConfig.from_document(document)
     differing = exclusion_differences(checkpoint, Exclusions(config.exclude))
     if differing:
@@ -129,7 +132,12 @@ def request_to_resume(
 
 
 def request_of(job: StreamJob, rank: int, world_size: int, storage: StorageConfig | None) -> LoaderRequest:
-    """Returns the request for a job's loader."""
+    """Returns the request for a job's loader.
+
+    Raises:
+        ConfigError: `storage` is something else.
+    """
+    _refuse_other_storage(storage)
     return LoaderRequest(
         job=job,
         ranks=(rank,),
@@ -156,12 +164,32 @@ def _open(
     )
 
 
-def _check_config(config: object, engine: str) -> None:
+def _listed(exclude: object) -> object:
+    """Any iterable of ranges as a list; what is none is left to the config to refuse."""
+    return list(exclude) if isinstance(exclude, Iterable) and not isinstance(exclude, str | bytes) else exclude
+
+
+def refuse_other_config(config: object) -> None:
+    """Refuses what is no config.
+
+    Raises:
+        ConfigError: It says how one is made of a file or a dict.
+    """
     if not isinstance(config, BatchStreamConfig):
         raise ConfigError(
             f"config is a {type(config).__name__}, not a BatchStreamConfig",
             advice="Use BatchStreamConfig.load(path) for a file, BatchStreamConfig.from_document(d) for a dict",
         )
+
+
+def _refuse_other_storage(storage: object) -> None:
+    if not isinstance(storage, StorageConfig | None):
+        problem = f"a {type(storage).__name__} is not a StorageConfig"  # its values may be secret
+        raise ConfigError("this storage does not make sense", problems=[("storage", problem)])
+
+
+def _check_config(config: object, engine: str) -> None:
+    refuse_other_config(config)
     if engine != "local":
         raise ConfigError(
             "this engine is not available",

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from o41td.batch import COORDINATE_DTYPE
 from o41td.index import SourceIndex
-from o41td.job import StreamJob
+from o41td.job import StageJob, StreamJob
 from o41td.order.stage import StageOrder
 
-__all__ = ["OrderLookup", "order_of"]
+__all__ = ["OrderLookup", "most_batch_rows", "order_of"]
 
 
 class OrderLookup:
@@ -27,6 +27,12 @@ class OrderLookup:
         self.sources: tuple[tuple[SourceIndex, ...], ...] = tuple(
             tuple(source for source in sources if source.stage == stage) for stage in range(len(job.stages))
         )
+
+    @property
+    def batch_rows(self) -> list[int]:
+        """How many rows a batch of each stage has at most."""
+        stages = zip(self._job.stages, self.sources, strict=True)
+        return [most_batch_rows(stage, self._job.lanes, sources) for stage, sources in stages]
 
     def order(self, stage: int) -> StageOrder:
         """Returns a stage's order."""
@@ -57,6 +63,16 @@ class OrderLookup:
         return digest.hexdigest()
 
 
+def most_batch_rows(stage: StageJob, lanes: int, sources: Sequence[SourceIndex]) -> int:
+    """Returns a batch size that gives the same batches as the stage's own, and room for no more rows than there are.
+
+    A lane with fewer rows than a batch has them all in its one batch, which must not be taken for a full one.
+    """
+    if stage.infinite:
+        return stage.batch_size
+    return min(stage.batch_size, sum(-(-source.num_rows // lanes) for source in sources) + 1)
+
+
 def order_of(job: StreamJob, stage: int, sources: Sequence[SourceIndex]) -> StageOrder:
     """Returns the order of a stage of the job over its sources' units."""
     stage_job = job.stages[stage]
@@ -65,7 +81,7 @@ def order_of(job: StreamJob, stage: int, sources: Sequence[SourceIndex]) -> Stag
         stage_index=stage,
         unit_rows=[source.unit_rows for source in sources],
         weights=[source.weight for source in stage_job.sources],
-        batch_size=stage_job.batch_size,
+        batch_size=most_batch_rows(stage_job, job.lanes, sources),
         buffer_rows=stage_job.buffer_rows,
         infinite=stage_job.infinite,
         drop_last=stage_job.drop_last,

@@ -20,8 +20,9 @@ from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.cursor import Cursor, Run
 from o41td.index import SourceIndex
 from o41td.job import StreamJob, job_of
-from o41td.opening import request_of, request_to_resume
+from o41td.opening import refuse_other_config, request_of, request_to_resume
 from o41td.order_lookup import OrderLookup
+from o41td.path_argument import path_text
 from o41td.service import Progress, plan_loader
 
 __all__ = ["Outline", "read_outline"]
@@ -126,12 +127,14 @@ def read_outline(
         O41Error: As `open_batch_stream` and `resume_batch_stream`.
     """
     if isinstance(given, str | os.PathLike):
-        given = Checkpoint.load(given) if is_checkpoint_file(given) else BatchStreamConfig.load(given)
+        path = path_text(given)
+        given = Checkpoint.load(path) if is_checkpoint_file(path) else BatchStreamConfig.load(path)
     if isinstance(given, Checkpoint):
         refuse_order_version(given)
         config, cursor = BatchStreamConfig.from_document(given.config), cursor_of(given)
         request = request_to_resume(given, config, rank, world_size, storage)
     else:
+        refuse_other_config(given)
         config, cursor = given, Cursor()
         request = request_of(job_of(config, lanes=config.lanes or world_size), rank, world_size, storage)
     job = request.job

@@ -10,7 +10,8 @@ import numpy as np
 
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
-from o41td.memory import block_fill_rows, human_bytes
+from o41td.memory import block_fill_rows
+from o41td.sizes import human_bytes
 
 __all__ = ["HostFigures", "Probe", "Sampled", "first_batch_s", "probe_fields", "probe_host", "probe_shards"]
 

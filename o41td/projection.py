@@ -10,6 +10,9 @@ flat column, so names are resolved here and columns are read by leaf index: leav
 Levels. An Arrow type is some list levels around a leaf. The first levels give one axis of the field's shape each; the
 last one gives all axes that are left, row-major, so a flat list of 12 fills [3, 4]. Every axis that a list gives may be
 ragged and is cut or padded; of several axes given by one flat list only the first may be.
+
+A binary column whose Arrow field says `o41td.packed` in its metadata is a list of numbers that `o41td.writing` packed:
+it is read as that list, whatever the dtype of this one shard, so the same config reads a shard before and after.
 """
 
 from __future__ import annotations
@@ -17,18 +20,29 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from o41td.errors import SchemaError
-from o41td.fields import FieldPlan
+from o41td.fields import SOURCE_DTYPES, FieldPlan
 
-__all__ = ["ColumnKind", "FieldProjection", "PlanMemory", "ProjectionPlan", "leaf_count", "plan_projection"]
+__all__ = [
+    "PACKED_KEY",
+    "ColumnKind",
+    "FieldProjection",
+    "PlanMemory",
+    "ProjectionPlan",
+    "leaf_count",
+    "plan_projection",
+]
 
 ColumnKind = Literal["values", "packed"]
 """`values`: scalars, lists and tensors of numbers; `packed`: numbers as little-endian bytes in binary values."""
+
+PACKED_KEY = b"o41td.packed"
+"""Of an Arrow field's metadata: the `source_dtype` of the numbers that a binary column packs."""
 
 _ACCEPTED = (
     "Accepted are integers, floats, bool, decimals (into a float), dates, times and durations (into i64), dictionaries "
@@ -76,6 +90,7 @@ class _Found:
     names: tuple[str, ...]
     leaf_index: int
     type: Any
+    packed: str | None = None
 
 
 class _Refused(Exception):
@@ -124,7 +139,7 @@ def plan_projection(
         except _Refused as refused:
             problems.append(refused)
     if problems:
-        told = list(dict.fromkeys(problem.why for problem in problems))
+        told = list(dict.fromkeys(problem.why + _partition_hint(problem.column, shard) for problem in problems))
         count = f"{len(told)} columns do not fit: " if len(told) > 1 else ""
         accepted = "" if all("is missing" in why for why in told) else f". {_ACCEPTED}"
         raise SchemaError(f"{count}{'; '.join(told)}{accepted}", source=source, shard=shard, column=problems[0].column)
@@ -140,6 +155,7 @@ class PlanMemory:
 
     def __init__(self) -> None:
         self._schema: Any = None
+        self._packed: list[str | None] = []
         self._fields: tuple[FieldPlan, ...] = ()
         self._plan: ProjectionPlan | None = None
 
@@ -147,9 +163,11 @@ class PlanMemory:
         self, schema: Any, fields: Sequence[FieldPlan], *, source: str | None = None, shard: str | None = None
     ) -> ProjectionPlan:
         """Returns `plan_projection` of the same arguments, and raises what it does."""
-        if self._plan is None or self._fields != tuple(fields) or not self._schema.equals(schema):
+        packed = [_packed_dtype_of(field) for field in schema]
+        is_same = self._packed == packed and self._fields == tuple(fields)
+        if self._plan is None or not is_same or not self._schema.equals(schema):
             plan = plan_projection(schema, fields, source=source, shard=shard)
-            self._schema, self._fields, self._plan = schema, tuple(fields), plan
+            self._schema, self._packed, self._fields, self._plan = schema, packed, tuple(fields), plan
         return self._plan
 
 
@@ -173,22 +191,34 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
         num_lists, sizes, tensor_shape = 1, [math.prod(tensor_shape)], None
     kind: ColumnKind = "packed" if _is_binary(leaf_type) and num_lists == 0 else "values"
     label = ".".join(found.names)
+    if kind == "packed" and found.packed is not None:
+        if field.source_dtype not in (None, found.packed):
+            says = f"and source_dtype says {field.source_dtype}: leave that out"
+            raise _Refused(label, f"column {label!r} has its values packed as {found.packed}, {says}")
+        if not field.shape:
+            raise _Refused(
+                label, f"column {label!r} holds lists, but field {field.name!r} is a scalar: give it a length"
+            )
+        field = replace(field, source_dtype=found.packed)
     if pa.types.is_null(leaf_type):
         # A list of nothing but nulls stands for lists of any depth at and below it.
         num_lists = max(num_lists, len(field.shape))
     else:
-        why = _leaf_problem(leaf_type, field, kind)
+        why = _leaf_problem(leaf_type, field, kind) or _no_numbers_problem(leaf_type, label, num_lists)
         if why:
             raise _Refused(label, f"column {label!r} has type {found.type}, {why}")
     axes = f"field {field.name!r} has shape {list(field.shape)}" if field.shape else f"field {field.name!r} is a scalar"
     if kind == "values" and not _depth_fits(num_lists, field.shape):
         wants = _depth_wanted(num_lists, field.shape)
         raise _Refused(label, f"column {label!r} has type {found.type}, but {axes}: {wants}")
-    if kind == "values" and num_lists and sizes[-1:] and sizes[-1] is not None and not pa.types.is_null(leaf_type):
-        inner = math.prod(field.shape[num_lists:])
-        if sizes[-1] % inner:
-            why = f"whose {sizes[-1]} values do not divide into rows of {inner}: {axes}"
-            raise _Refused(label, f"column {label!r} has type {found.type}, {why}")
+    if kind == "packed":
+        why = _width_problem(leaf_type, field, axes)
+    elif num_lists and sizes[-1:] and sizes[-1] is not None and not pa.types.is_null(leaf_type):
+        why = _division_problem(sizes[-1], math.prod(field.shape[num_lists:]), axes)
+    else:
+        why = None
+    if why:
+        raise _Refused(label, f"column {label!r} has type {found.type}, {why}")
     return FieldProjection(
         field=field,
         column=found.names[0],
@@ -200,6 +230,22 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
         num_lists=num_lists,
         tensor_shape=tensor_shape,
     )
+
+
+def _division_problem(num_values: int, inner: int, axes: str) -> str | None:
+    return f"whose {num_values} values do not divide into rows of {inner}: {axes}" if num_values % inner else None
+
+
+def _width_problem(leaf_type: Any, field: FieldPlan, axes: str) -> str | None:
+    """Why no packed value of a fixed number of bytes can give the field, or None."""
+    if not pa.types.is_fixed_size_binary(leaf_type):
+        return None
+    num_bytes, size = leaf_type.byte_width, SOURCE_DTYPES[field.source_dtype or "i32"].itemsize
+    if num_bytes % size:
+        return f"whose {num_bytes} bytes are no whole number of {field.source_dtype} values of {size} bytes"
+    if not field.shape:
+        return None if num_bytes == size else f"which packs {num_bytes // size} values a row, but {axes}"
+    return _division_problem(num_bytes // size, math.prod(field.shape[1:]), axes)
 
 
 def _depth_fits(num_lists: int, shape: tuple[int, ...]) -> bool:
@@ -237,6 +283,12 @@ def _resolve_path(columns: list[_Found], name: str) -> _Found:
     raise _Refused(name, f"column {name!r} is missing{hint}")
 
 
+def _partition_hint(column: str, shard: str | None) -> str:
+    """Says so where a column stands in the path alone, as Hive's partitions have it."""
+    folder = next((part for part in (shard or "").split("/")[:-1] if part.startswith(f"{column}=")), None)
+    return f"; its folder says {folder}, which is not read: write the column into the files" if folder else ""
+
+
 def _listed(names: list[str]) -> str:
     shown = ", ".join(map(repr, names[:8]))
     return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown or "no columns"
@@ -244,8 +296,16 @@ def _listed(names: list[str]) -> str:
 
 def _columns(members: Any, names: tuple[str, ...], first_leaf: int) -> Iterator[_Found]:
     for member in members:
-        yield _Found(names=(*names, member.name), leaf_index=first_leaf, type=member.type)
+        yield _Found(
+            names=(*names, member.name), leaf_index=first_leaf, type=member.type, packed=_packed_dtype_of(member)
+        )
         first_leaf += leaf_count(member.type)
+
+
+def _packed_dtype_of(member: Any) -> str | None:
+    """What `PACKED_KEY` says of an Arrow field; what nobody knows is as good as nothing."""
+    dtype: str = (member.metadata or {}).get(PACKED_KEY, b"").decode(errors="replace")
+    return dtype if dtype in SOURCE_DTYPES else None
 
 
 def _members(column: _Found) -> list[_Found]:
@@ -301,13 +361,9 @@ def _leaf_problem(leaf_type: Any, field: FieldPlan, kind: ColumnKind) -> str | N
     if kind == "packed":
         return None if field.source_dtype else "which is accepted only with a source_dtype that says what its bytes are"
     if field.source_dtype:
-        return f"but source_dtype {field.source_dtype!r} is for binary columns"
+        return f"but source_dtype {field.source_dtype!r} is for columns of binary values, one a row"
     if pa.types.is_dictionary(leaf_type):
         leaf_type = leaf_type.value_type
-    if isinstance(leaf_type, pa.Bool8Type):
-        return None
-    if isinstance(leaf_type, pa.FixedShapeTensorType):
-        return "whose axes are permuted: write it row-major"
     types = pa.types
     if types.is_decimal(leaf_type):
         return None if field.dtype in ("f32", "f64") else f"and decimals go into f32 or f64, not {field.dtype}"
@@ -318,14 +374,33 @@ def _leaf_problem(leaf_type: Any, field: FieldPlan, kind: ColumnKind) -> str | N
         or types.is_duration(leaf_type)
     ):
         return None if field.dtype == "i64" else f"and dates and times go into i64 as raw units, not {field.dtype}"
-    if (
-        types.is_integer(leaf_type)
-        or types.is_floating(leaf_type)
-        or types.is_boolean(leaf_type)
-        or types.is_null(leaf_type)
-    ):
-        return None
-    return "which holds no numbers"
+    return None
+
+
+def _no_numbers_problem(leaf_type: Any, label: str, num_lists: int) -> str | None:
+    """Why a type gives no field anything, and what to do instead; None of types of numbers."""
+    types = pa.types
+    if _is_binary(leaf_type):
+        return "whose bytes are numbers only in a column of binary values, one a row" if num_lists else None
+    if types.is_dictionary(leaf_type):
+        leaf_type = leaf_type.value_type
+    if types.is_struct(leaf_type):
+        if num_lists:
+            return "a list of structs: write the member that is wanted as a list of its own"
+        return (
+            f"a struct: name one of its members, {' or '.join(repr(f'{label}.{member.name}') for member in leaf_type)}"
+        )
+    if types.is_map(leaf_type):
+        return "a map: write its values as a list of their own"
+    if types.is_run_end_encoded(leaf_type):
+        return "which is run-end encoded: decode it before it is written, with pyarrow.compute.run_end_decode"
+    if isinstance(leaf_type, pa.FixedShapeTensorType):
+        return "whose axes are permuted: write it row-major"
+    if isinstance(leaf_type, pa.BaseExtensionType):
+        what = "an extension type that does not say whether it is numbers: write its storage"
+        return None if isinstance(leaf_type, pa.Bool8Type) else f"{what}, {leaf_type.storage_type}"
+    is_number = types.is_primitive(leaf_type) and not types.is_interval(leaf_type)
+    return None if is_number or types.is_decimal(leaf_type) or types.is_null(leaf_type) else "which holds no numbers"
 
 
 def _is_list(arrow_type: Any) -> bool:
@@ -341,6 +416,8 @@ def _is_list(arrow_type: Any) -> bool:
 
 def _is_binary(arrow_type: Any) -> bool:
     types = pa.types
+    if types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
     return bool(
         types.is_binary(arrow_type)
         or types.is_large_binary(arrow_type)

@@ -49,6 +49,13 @@ _LOADER = (
     (("blocks_decoded",), "blocks_decoded_total", "counter", "Blocks decoded."),
     (("blocks_evicted",), "blocks_evicted_total", "counter", "Blocks thrown out to be decoded again."),
     (("decoded_bytes",), "decoded_bytes_total", "counter", "Bytes decoded."),
+    (("cache", "hits"), "cache_hits_total", "counter", "Units taken from the block cache."),
+    (("cache", "misses"), "cache_misses_total", "counter", "Units decoded and, where that could be, kept."),
+    (("cache", "read_bytes"), "cache_read_bytes_total", "counter", "Bytes read from the block cache."),
+    (("cache", "written_bytes"), "cache_written_bytes_total", "counter", "Bytes written to the block cache."),
+    (("cache", "evicted_files"), "cache_evicted_files_total", "counter", "Files removed from it to make room."),
+    (("cache", "evicted_bytes"), "cache_evicted_bytes_total", "counter", "Bytes removed from it to make room."),
+    (("cache", "broken_files"), "cache_broken_files_total", "counter", "Files removed from it as damaged."),
     (("fetch_s",), "fetch_seconds_total", "counter", "Workers' time spent fetching."),
     (("decode_s",), "decode_seconds_total", "counter", "Workers' time spent decoding."),
     (("project_s",), "project_seconds_total", "counter", "Workers' time spent converting and padding."),
@@ -89,7 +96,8 @@ def _labels_of(loader: Mapping[str, Any]) -> dict[str, object]:
 
 def _dug(record: Mapping[str, Any], keys: Sequence[str]) -> Any:
     for key in keys:
-        record = record.get(key, {})
+        found = record.get(key)
+        record = {} if found is None else found
     return None if record == {} else record
 
 

@@ -13,6 +13,7 @@ left, and where none can be made (a read-only root): only `status` misses it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -25,7 +26,16 @@ from typing import Any
 
 from o41td.plain_json import parse_plain_json
 
-__all__ = ["LoaderEntry", "listed_loaders", "process_start_time", "publish_loader", "runtime_folder", "withdraw_loader"]
+__all__ = [
+    "LoaderEntry",
+    "NameTaken",
+    "claimed_name",
+    "listed_loaders",
+    "process_start_time",
+    "publish_loader",
+    "runtime_folder",
+    "withdraw_loader",
+]
 
 _BACKLOG = 16
 _MAX_ENTRY_BYTES = 1 << 16
@@ -114,6 +124,42 @@ def withdraw_loader(entry: LoaderEntry) -> None:
     for path in (entry.json_path, entry.socket_path):
         with contextlib.suppress(OSError):
             Path(path).unlink()
+
+
+class NameTaken(Exception):
+    """Another process has the name; the message is its pid."""
+
+
+@contextlib.contextmanager
+def claimed_name(name: str) -> Iterator[None]:
+    """Has a name for this process alone inside the block; the kernel gives it back when the process dies.
+
+    Where no runtime folder is this user's alone, nobody can be found by a name, and none is claimed.
+
+    Raises:
+        NameTaken: Another process has it.
+    """
+    folder = runtime_folder(create=True)
+    if folder is None:
+        yield
+        return
+    path = folder / f"{name}.lock"
+    with contextlib.ExitStack() as stack:
+        while True:
+            file = stack.enter_context(open(path, "a+"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise NameTaken(file.read().strip()) from None
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    break  # else the one who had it has just removed it
+        stack.callback(path.unlink, missing_ok=True)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 def listed_loaders() -> list[LoaderEntry]:

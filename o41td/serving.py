@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from o41td.config import BatchStreamConfig, StorageConfig
@@ -17,15 +18,19 @@ from o41td.errors import ConfigError, CoordinatorError, error_from_record
 from o41td.job import job_of
 from o41td.joining import served_loader
 from o41td.rank_info import check_rank
+from o41td.runtime_folder import NameTaken, claimed_name
 from o41td.service import Loader, LoaderRequest, Progress, start_loader
 from o41td.workers.channel import ChannelClosed
 from o41td.workers.messages import LoaderFailed, LoaderNotice, StatsRequest
 
-__all__ = ["keep_serving", "request_to_serve", "served_ranks_of"]
+__all__ = ["keep_serving", "request_to_serve", "served_name", "served_ranks_of"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _RANKS = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?", re.ASCII)
 _SHORT_LIFE_S = 10.0
+_LAST_BREATH_S = 5.0
+"""How long the coordinator of a server that was killed may take to end."""
+_LOOK_AGAIN_S = 0.05
 _MAX_SHORT_LIVES = 5
 
 
@@ -44,7 +49,8 @@ def served_ranks_of(text: str, world_size: int | None = None) -> tuple[tuple[int
             raise _senseless_ranks(
                 text, f"are all ranks of {first}; of a world of {world_size}, give a range such as 0-7"
             )
-        check_rank(0, first)
+        if not first:
+            raise _senseless_ranks(text, "is no rank at all: give a number of ranks, such as 8")
         return tuple(range(first)), first
     if world_size is None:
         raise _senseless_ranks(text, "is a range: say of how many ranks, with --world-size")
@@ -65,18 +71,11 @@ def request_to_serve(
     """Returns the request for a loader that those ranks can join under `name`; `storage` says how to reach stores.
 
     Raises:
-        ConfigError: The name is none, or taken; or the config asks for something that this version does not have.
+        ConfigError: The name is none, or the config asks for something that this version does not have.
     """
     if not _NAME.fullmatch(name):
         problem = f"{name!r} is none: up to 64 letters, digits, dots, dashes and underscores"
         raise ConfigError("a loader needs a name to be found by", problems=[("name", problem)])
-    holder = served_loader(name)
-    if holder is not None:
-        raise ConfigError(
-            "this name is taken",
-            problems=[("name", f"{name!r} is that of the loader of process {holder.pid}")],
-            advice="End that one, or take another name",
-        )
     return LoaderRequest(
         job=job_of(config, lanes=config.lanes or world_size),
         ranks=ranks,
@@ -85,6 +84,36 @@ def request_to_serve(
         config=config.to_document(),
         storage=None if storage is None else storage.secret_record(),
     )
+
+
+@contextmanager
+def served_name(name: str) -> Iterator[None]:
+    """Has a name for loaders of this process alone, inside the block.
+
+    Blocks: where a server of that name was killed, until its processes have ended too, seconds at most.
+
+    Raises:
+        ConfigError: Another process serves under it.
+    """
+    try:
+        with claimed_name(name):
+            _outwait_orphan(name)
+            yield
+    except NameTaken as taken:
+        raise ConfigError(
+            "this name is taken",
+            problems=[("name", f"{name!r} is served by process {taken}")],
+            advice="End that one, or take another name",
+        ) from None
+
+
+def _outwait_orphan(name: str) -> None:
+    """Waits for the end of a loader whose server has died."""
+    deadline_s = time.monotonic() + _LAST_BREATH_S
+    while (orphan := served_loader(name)) is not None:
+        if time.monotonic() > deadline_s:
+            raise NameTaken(str(orphan.pid))
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def keep_serving(

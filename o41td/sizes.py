@@ -1,9 +1,8 @@
 """Sizes in bytes as people write them: `2GB` is 2 · 10^9, `64MiB` is 64 · 2^20."""
 
 import re
-from fractions import Fraction
 
-__all__ = ["format_bytes", "parse_size"]
+__all__ = ["human_bytes", "parse_size"]
 
 _UNITS_TOLD = "; give B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
 _FACTORS = {"": 1, "b": 1}
@@ -51,16 +50,19 @@ def _size_of(text: str) -> int:
         raise ValueError(
             f"{text!r} has an unknown unit{meant if len(unit) == 1 and letter in 'KMGTP' else _UNITS_TOLD}"
         )
+    from fractions import Fraction  # here, since every process imports this module for its errors
+
     return int(Fraction(number) * factor)
 
 
-def format_bytes(size_bytes: int) -> str:
-    """Writes a size for people: 67108864 is "64.0 MiB", 900 is "900 B"."""
-    if abs(size_bytes) < 1024:
-        return f"{size_bytes} B"
-    size = size_bytes / 1024
-    units = ["KiB", "MiB", "GiB", "TiB", "PiB"]
-    while abs(size) >= 1023.95 and len(units) > 1:
-        size /= 1024
-        units.pop(0)
-    return f"{size:.1f} {units[0]}"
+def human_bytes(num_bytes: int) -> str:
+    """Returns a size for people: `"512 B"`, `"1.5 KiB"`, `"64.0 MiB"`."""
+    if abs(num_bytes) < 1024:
+        return f"{num_bytes} B"
+    value, units = num_bytes / 1024, iter(("KiB", "MiB", "GiB", "TiB", "PiB"))
+    unit = next(units)
+    for larger in units:
+        if abs(value) < 1023.95:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}"

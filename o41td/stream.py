@@ -91,7 +91,7 @@ class BatchStream:
         gatherer = Gatherer(
             loader,
             restart=restart,
-            buffers=StageBuffers(job),
+            buffers=StageBuffers(job, self._lookup.batch_rows),
             prefetch_batches=job.prefetch_batches,
             rank=rank,
             world_size=world_size,
@@ -302,17 +302,24 @@ class BatchStream:
         """The current stage."""
         return self._cursor.stage
 
-    def sources_of(self, stage: int) -> Sequence[SourceIndex]:
-        """The sources of any stage."""
-        return self._sources[stage]
+    def sources_of(self, stage: int | str) -> Sequence[SourceIndex]:
+        """The sources of any stage, by its number or name.
 
-    def num_rounds(self, stage: int | None = None) -> int | None:
+        Raises:
+            ConfigError: There is no such stage.
+        """
+        return self._sources[self._stage_number(stage)]
+
+    def num_rounds(self, stage: int | str | None = None) -> int | None:
         """Batches that this rank still gets from a stage (the current one by default) if it goes on there now.
 
         None if it has no end.
+
+        Raises:
+            ConfigError: There is no such stage.
         """
         cursor = self._cursor
-        number = cursor.stage if stage is None else stage
+        number = cursor.stage if stage is None else self._stage_number(stage)
         position = cursor.stage_position(number)
         excluded = self._excluded.shifted(cursor.batches - position)
         return self._lookup.order(number).rounds(position, self._world_size, excluded)

@@ -42,21 +42,30 @@ def fields_of(workload: str) -> list[dict[str, Any]]:
     return [*floats, *ints, {"name": "label", "dtype": "bool"}, row_id]
 
 
-def measure_stream(data: Path, workload: str, threads: int) -> dict[str, Any]:
-    """Streams a workload once in this process and returns its figures; prints nothing."""
+def measure_stream(
+    folder: Path,
+    workload: str,
+    threads: int,
+    *,
+    pattern: str = "*.parquet",
+    seed: int = 1,
+    cache_dir: str | None = None,
+) -> dict[str, Any]:
+    """Streams a workload's shards once in this process and returns its figures; prints nothing."""
     from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage, open_batch_stream
 
     config = BatchStreamConfig(
         fields=[ProjectedField(**field) for field in fields_of(workload)],
         stages=[
             Stage(
-                sources=[FileSource(files=[str(data / workload / "*.parquet")])],
+                sources=[FileSource(files=[str(folder / pattern)])],
                 batch_size=BATCH_SIZES[workload],
                 shuffle=Shuffle(buffer_rows=BUFFER_ROWS),
             )
         ],
         threads=threads,
-        seed=1,
+        seed=seed,
+        cache_dir=cache_dir,
     )
     with open_batch_stream(config) as stream:
         first = stream.next()
@@ -81,7 +90,7 @@ def measure_stream(data: Path, workload: str, threads: int) -> dict[str, Any]:
         "cpu_s": sum(cpu.values()),
         "first_batch_s": first_batch_s,
         "decoded_bytes": figures["decoded_bytes"],
-        **{name: figures[name] for name in ("fetch_s", "decode_s", "project_s", "wait_s")},
+        **{name: figures[name] for name in ("fetch_s", "decode_s", "project_s", "wait_s", "cache")},
     }
 
 
@@ -189,7 +198,7 @@ def main() -> int:
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure_stream(arguments.data, arguments.measure, arguments.threads)))
+        print(json.dumps(measure_stream(arguments.data / arguments.measure, arguments.measure, arguments.threads)))
         return 0
     arguments.sets = arguments.sets.split(",")
     maker = arguments.bench / "make_data.py"

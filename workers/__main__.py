@@ -1,8 +1,9 @@
-"""Entry point of a worker process: ``python -P -m o41td.workers --socket N --worker K``."""
+"""Entry point of a worker process: ``python -P -m o41td.workers --socket N --worker K --owner PID``."""
 
 import argparse
 import sys
 
+from o41td.workers.owner_watch import watch_owner
 from o41td.workers.supervisor import OUT_OF_MEMORY, become_worker, connection_from, ignore_group_signals
 
 
@@ -11,10 +12,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="o41td.workers")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--worker", type=int, required=True, help="its number, for those who read a process list")
+    parser.add_argument("--owner", type=int, required=True, help="the process that the loader is for")
     arguments = parser.parse_args()
     ignore_group_signals()
     become_worker()
     channel = connection_from(arguments.socket, blocking=True)
+    watch_owner(arguments.owner, channel.peer_pid)
     try:
         import pyarrow as pa
 

@@ -3,85 +3,49 @@
 A piece costs about half a millisecond, however few rows it has: a call of Arrow's reader, some calls for each field.
 Row groups of a few rows are therefore taken together: those of one shard in one read (of 25 rows each, sixteen take a
 third of the time), and all in one projection. If anything about them is wrong, each is decoded again by
-itself, which finds out which one it is and what can be had of the others.
+itself, which finds out which one it is and what can be had of the others. Pieces of a shard of records, of which bad
+records and those that stand in for them make many, are read in one pass; what cannot be had is left out of it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import compress, groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from o41td.encodings import PARQUET
+from o41td.encodings import holds_records
 from o41td.errors import DataError, O41Error, error_to_record
-from o41td.fields import FieldPlan
 from o41td.order.leaving import LeavingOrder
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
 from o41td.workers.parquet import ReaderPool, ShardReader
+from o41td.workers.piece import TOGETHER_BYTES, Piece, SourceFormat, Uncached
 from o41td.workers.project import RefusedRows
 
 if TYPE_CHECKING:
+    from o41td.workers.block_cache import BlockCache
+    from o41td.workers.block_cache_rows import CachingReader
     from o41td.workers.record_reader import RecordReader
     from o41td.workers.remote_objects import RemoteObjects
     from o41td.workers.shard_facts import FactsShelf
 
-__all__ = ["BlockDecoder", "Piece", "SourceFormat"]
-
-_SMALL_PIECE_ROWS = 512
-_TOGETHER_BYTES = 1 << 20
-"""What row groups that are taken together take to decode, at most; as much again while they are made one table."""
+__all__ = ["BlockDecoder"]
 
 BadRowsOfPiece = tuple[NDArray[np.int64], O41Error]
 
 
-class Piece(NamedTuple):
-    """A piece of a block, as `DecodeBlock` has it."""
-
-    number: int
-    uri: str
-    size_bytes: int | None
-    mtime_ns: int | None
-    shard_rows: int | None
-    row_group: int
-    group_rows: int
-    decoding_bytes: int
-    shard_row: int
-    row_start: int
-    row_stop: int
-    block_row: int
-    etag: str | None = None
-
-    @property
-    def num_rows(self) -> int:
-        """Its rows."""
-        return self.row_stop - self.row_start
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it is a whole row group of few rows."""
-        is_whole = self.row_start == 0 and self.row_stop == self.group_rows
-        return is_whole and self.num_rows <= _SMALL_PIECE_ROWS and self.decoding_bytes <= _TOGETHER_BYTES // 8
-
-
-class SourceFormat(NamedTuple):
-    """A source: its name, its fields, its shards' encoding."""
-
-    name: str
-    fields: tuple[FieldPlan, ...]
-    encoding: str
-
-
 @dataclass(slots=True)
 class _Work:
-    """What one block has cost so far."""
+    """A block in the making: the order, where its rows go in the slot (None: as they come), what it has cost so far."""
 
+    order: DecodeBlock
+    places: NDArray[np.int64] | None
     rows: int = 0
     read_bytes: int = 0
     fetch_s: float = 0.0
@@ -104,6 +68,7 @@ class BlockDecoder:
         max_held_units: int,
         objects: RemoteObjects | None = None,
         facts: FactsShelf | None = None,
+        cache: BlockCache | None = None,
     ) -> None:
         """`regions` are the arena's arrays by field, in which each slot has `block_rows` rows."""
         self._regions = regions
@@ -112,6 +77,11 @@ class BlockDecoder:
         self._readers = ReaderPool(
             objects=objects, facts=facts, max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units
         )
+        self._caching: CachingReader | None = None
+        if cache is not None:
+            from o41td.workers.block_cache_rows import CachingReader
+
+            self._caching = CachingReader(cache, sources, self.reader, max_row_group_bytes=max_row_group_bytes)
 
     def is_held(self, source: int, uri: str, row_group: int) -> bool:
         """Whether a row group is decoded here, as `ReaderPool.is_held`."""
@@ -136,6 +106,22 @@ class BlockDecoder:
             etag=piece.etag,
         )
 
+    def is_kept(self, source: int, piece: Piece) -> bool:
+        """Whether the block cache most likely has a piece, so that nothing of it need be fetched.
+
+        Called by: any thread.
+        """
+        return self._caching is not None and self._caching.is_kept(source, piece)
+
+    def will_need(self, source: int, piece: Piece) -> None:
+        """Has a piece read ahead, which goes on while others are decoded.
+
+        Raises:
+            O41Error: As `reader`.
+        """
+        if self._caching is None or not self._caching.will_need(source, piece):
+            self.reader(source, piece).will_need(piece.row_group)
+
     def decode(self, order: DecodeBlock, on_piece: Callable[[int], None]) -> BlockDecoded | BlockFailed:
         """Decodes a block: what is wrong with one row group is no harm to those packed beside it.
 
@@ -145,18 +131,24 @@ class BlockDecoder:
             MemoryError: The system refused memory, which is no fault of the data: another worker may have more luck.
         """
         start = time.perf_counter()
-        work = _Work()
-        bad: list[BadRowsOfPiece] = []
         places = None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows)
+        work = _Work(order, places)
+        bad: list[BadRowsOfPiece] = []
         pieces = [Piece(*piece) for piece in order.pieces]
-        is_together = not order.careful and self._sources[order.source].encoding == PARQUET
-        for group in _groups_of(pieces) if is_together else ([piece] for piece in pieces):
-            if len(group) > 1 and self._decode_together(order, group, places, work):
-                continue
-            for piece in group:
-                if order.careful:
-                    on_piece(piece.number)
-                bad.extend(self._decode_piece(order, piece, places, work))
+        are_records = holds_records(self._sources[order.source].encoding)
+        groups: Iterable[list[Piece]] = ([piece] for piece in pieces)
+        if are_records and not order.careful:
+            groups = _shards_of(pieces)
+        elif not order.careful:
+            groups = _groups_of(pieces, [piece.is_small and not self.is_kept(order.source, piece) for piece in pieces])
+        for group in groups:
+            if order.careful:
+                on_piece(group[0].number)
+            if are_records:
+                bad.extend(self._decode_records(group, work))
+            elif len(group) == 1 or not self._decode_together(group, work):
+                for piece in group:
+                    bad.extend(self._decode_piece(piece, work))
         bad_rows = [rows.astype("<i8").tobytes() for rows, _error in bad]
         bad_errors = [error_to_record(error) for _rows, error in bad]
         if bad and work.rows == 0:
@@ -173,11 +165,15 @@ class BlockDecoder:
             bad_errors=bad_errors,
         )
 
+    def close(self) -> None:
+        """Closes every shard, and what is open of the cache."""
+        self._readers.close()
+        if self._caching is not None:
+            self._caching.cache.close()
+
     # ---- many small pieces -----------------------------------------------------------------------------------------
 
-    def _decode_together(
-        self, order: DecodeBlock, pieces: Sequence[Piece], places: NDArray[np.int64] | None, work: _Work
-    ) -> bool:
+    def _decode_together(self, pieces: Sequence[Piece], work: _Work) -> bool:
         """Decodes small pieces; returns whether all is well with them, else they are to be decoded one by one."""
         tables = []
         reader: ShardReader | None = None
@@ -186,7 +182,7 @@ class BlockDecoder:
             for _uri, of_shard in groupby(pieces, attrgetter("uri")):
                 run = list(of_shard)
                 opening = time.perf_counter()
-                found = self.reader(order.source, run[0])
+                found = self.reader(work.order.source, run[0])
                 fetch_s += time.perf_counter() - opening
                 assert isinstance(found, ShardReader)
                 if reader is not None and found.plan is not reader.plan:
@@ -199,11 +195,11 @@ class BlockDecoder:
             return False
         decode_s = time.perf_counter() - begun - fetch_s
         rows = np.concatenate([np.arange(piece.block_row, piece.block_row + piece.num_rows) for piece in pieces])
-        first = order.slot * self._block_rows
+        first = work.order.slot * self._block_rows
         refused = reader.projector.write_fitting(
             table,
             {name: region[first : first + self._block_rows] for name, region in self._regions.items()},
-            places=rows if places is None else places[rows],
+            places=rows if work.places is None else work.places[rows],
         )
         if refused is not None:
             return False
@@ -211,49 +207,47 @@ class BlockDecoder:
         work.decode_s += decode_s
         work.rows += table.num_rows
         work.read_bytes += table.nbytes
+        if self._caching is not None:
+            begun = time.perf_counter()
+            row = 0
+            for piece in pieces:
+                self._caching.keep(work.order.source, piece, table.slice(row, piece.num_rows))
+                row += piece.num_rows
+            work.fetch_s += time.perf_counter() - begun
         return True
 
     # ---- one piece -------------------------------------------------------------------------------------------------
 
-    def _decode_piece(
-        self, order: DecodeBlock, piece: Piece, places: NDArray[np.int64] | None, work: _Work
-    ) -> list[BadRowsOfPiece]:
-        """Decodes a piece; returns which rows of the block cannot be had, and why.
-
-        A record that cannot be had is no harm to those behind it, so it goes on there, unless a record before tells
-        that nothing behind it can be had.
-        """
+    def _decode_piece(self, piece: Piece, work: _Work) -> list[BadRowsOfPiece]:
+        """Decodes a piece of a Parquet shard; returns which rows of the block cannot be had, and why."""
         offset = piece.block_row - piece.row_start
         bad: list[BadRowsOfPiece] = []
         row = piece.row_start
         while row < piece.row_stop:
             try:
-                done, refused, error = self._decode_rows(order, piece, row, places, work)
+                done, refused = self._decode_rows(piece, row, work)
             except O41Error as failure:
                 bad.append((np.arange(row, piece.row_stop) + offset, failure))
                 break
             if refused is not None:
                 bad.append((refused.rows + row + offset, refused.error))
             row += done
-            if error is not None:
-                first = min(row, piece.row_stop - 1)  # what is wrong behind a shard's last record is told of that one
-                row = piece.row_stop if _is_of_earlier_row(error, row) else first + 1
-                bad.append((np.arange(first, row) + offset, error))
         return bad
 
-    def _decode_rows(
-        self, order: DecodeBlock, piece: Piece, row_start: int, places: NDArray[np.int64] | None, work: _Work
-    ) -> tuple[int, RefusedRows | None, O41Error | None]:
-        """Decodes a piece from a row on into the slot.
-
-        Returns:
-            How many rows were decoded, which of them do not fit, and why the next one, if there is one, cannot be had.
-        """
+    def _decode_rows(self, piece: Piece, row_start: int, work: _Work) -> tuple[int, RefusedRows | None]:
+        """Decodes a piece from a row on into the slot; returns how many rows, and which of them do not fit."""
+        row_stop = piece.row_stop
+        caching = self._caching_of(piece, work)
+        if caching is not None:
+            row_stop = caching.uncached_until(work.order.source, piece, row_start)
+            if row_stop == row_start:
+                return self._decode_cached(caching, piece, row_start, work)
         begun = time.perf_counter()
-        reader = self.reader(order.source, piece)
+        reader = self.reader(work.order.source, piece)
+        assert isinstance(reader, ShardReader)
         opened = time.perf_counter()
         work.fetch_s += opened - begun
-        row_stop = min(piece.row_stop, row_start + reader.rows_at_once(piece.row_group, piece.decoding_bytes))
+        row_stop = min(row_stop, row_start + reader.rows_at_once(piece.row_group, piece.decoding_bytes))
         table = reader.read_rows(
             piece.row_group,
             row_start,
@@ -262,43 +256,151 @@ class BlockDecoder:
             decoding_bytes=piece.decoding_bytes,
         )
         work.decode_s += time.perf_counter() - opened
-        first, block_row = order.slot * self._block_rows, piece.block_row + row_start - piece.row_start
+        refused = self._write(piece, reader.projector, table, row_start, work)
+        work.rows += table.num_rows - (0 if refused is None else len(refused.rows))
+        work.read_bytes += table.nbytes
+        return table.num_rows, refused
+
+    # ---- records ---------------------------------------------------------------------------------------------------
+
+    def _decode_records(self, pieces: Sequence[Piece], work: _Work) -> list[BadRowsOfPiece]:
+        """Decodes pieces of a shard of records; returns which rows of the block cannot be had, and why."""
+        bad: list[BadRowsOfPiece] = []
+        lacking: list[Piece] = []
+        for piece in pieces:
+            caching = self._caching_of(piece, work)
+            if caching is None:
+                lacking.append(piece)
+            else:
+                bad.extend(self._decode_kept_records(caching, piece, lacking, work))
+        return bad + (self._decode_in_one_pass(lacking, work) if lacking else [])
+
+    def _decode_kept_records(
+        self, caching: CachingReader, piece: Piece, lacking: list[Piece], work: _Work
+    ) -> list[BadRowsOfPiece]:
+        """Decodes what the cache has of a piece, or can keep; adds what it has not to `lacking`."""
+        offset = piece.block_row - piece.row_start
+        bad: list[BadRowsOfPiece] = []
+        row = piece.row_start
+        while row < piece.row_stop:
+            until = caching.uncached_until(work.order.source, piece, row)
+            if until > row:
+                lacking.append(piece._replace(row_start=row, row_stop=until, block_row=row + offset))
+                row = until
+                continue
+            try:
+                done, refused = self._decode_cached(caching, piece, row, work)
+            except O41Error as failure:
+                bad.append((np.arange(row, piece.row_stop) + offset, failure))
+                break
+            if refused is not None:
+                bad.append((refused.rows + row + offset, refused.error))
+            row += done
+        return bad
+
+    def _decode_in_one_pass(self, pieces: Sequence[Piece], work: _Work) -> list[BadRowsOfPiece]:
+        """Decodes pieces of a shard of records without the cache."""
+        source, places = work.order.source, work.places
+        block_rows = np.concatenate([np.arange(piece.block_row, piece.block_row + piece.num_rows) for piece in pieces])
+        first = work.order.slot * self._block_rows
+        slot = {name: region[first : first + self._block_rows] for name, region in self._regions.items()}
+        bad: list[BadRowsOfPiece] = []
+        done = 0
+        begun = time.perf_counter()
+        try:
+            reader = cast("RecordReader", self.reader(source, pieces[0]))
+            spans = [(piece.row_start, piece.row_stop) for piece in pieces]
+            work.fetch_s += time.perf_counter() - begun
+            begun = time.perf_counter()
+            for records in reader.slices(spans, group_rows=pieces[0].group_rows):
+                work.decode_s += time.perf_counter() - begun
+                own = block_rows[done : done + records.num_rows]
+                done += len(own)
+                refused = reader.projector.write_fitting(
+                    records,
+                    slot,
+                    places=own if places is None else places[own],
+                    shard=pieces[0].uri,
+                    source=self._sources[source].name,
+                )
+                bad += [(own[at], error) for at, error in records.refused]
+                if refused is not None:
+                    bad.append((own[refused.rows], refused.error))
+                work.rows += len(own) - records.num_refused - (0 if refused is None else len(refused.rows))
+                work.read_bytes += records.nbytes
+                begun = time.perf_counter()
+        except O41Error as failure:
+            bad.append((block_rows[done:], failure))
+        return bad
+
+    # ---- through the cache -----------------------------------------------------------------------------------------
+
+    def _caching_of(self, piece: Piece, work: _Work) -> CachingReader | None:
+        """The cache's reader where a piece is read through it."""
+        if self._caching is None or work.order.careful or not self._caching.takes(work.order.source, piece):
+            return None
+        return self._caching
+
+    def _decode_cached(
+        self, caching: CachingReader, piece: Piece, row_start: int, work: _Work
+    ) -> tuple[int, RefusedRows | None]:
+        """As `_decode_rows`, through the cache: rows are read, or decoded, as they are written."""
+        rows = caching.rows(work.order.source, piece, row_start)
+        try:
+            refused = self._write(piece, caching.projector(work.order.source), rows, row_start, work)
+        except Uncached:
+            return 0, None  # the cache knows now which rows it cannot give
+        except DataError:
+            rows.refuse()
+            return 0, None  # it fails again without the cache, and is told as it always is
+        finally:
+            work.fetch_s += rows.fetch_s
+            work.decode_s += rows.decode_s
+        work.rows += rows.num_rows - (0 if refused is None else len(refused.rows))
+        work.read_bytes += rows.nbytes
+        return rows.num_rows, refused
+
+    def _write(self, piece: Piece, projector: Any, rows: Any, row_start: int, work: _Work) -> RefusedRows | None:
+        """Writes rows of a piece, from row `row_start` of its unit on, where they go in the slot."""
+        first, block_row = work.order.slot * self._block_rows, piece.block_row + row_start - piece.row_start
+        places = work.places
         if places is None:
             first += block_row
         else:
-            places = places[block_row : block_row + table.num_rows]
-        refused = reader.projector.write_fitting(
-            table,
+            places = places[block_row : block_row + rows.num_rows]
+        source = self._sources[work.order.source]
+        refused: RefusedRows | None = projector.write_fitting(
+            rows,
             {name: region[first:] for name, region in self._regions.items()},
             places=places,
             row_offset_in_shard=piece.shard_row + row_start,
-            row_group=piece.row_group,
+            row_group=None if holds_records(source.encoding) else piece.row_group,
             shard=piece.uri,
-            source=self._sources[order.source].name,
+            source=source.name,
         )
-        work.rows += table.num_rows - (0 if refused is None else len(refused.rows))
-        work.read_bytes += table.nbytes
-        error: O41Error | None = getattr(table, "error", None)  # decoded records have one, or None; tables do not
-        return table.num_rows, refused, error
+        return refused
 
 
-def _is_of_earlier_row(error: O41Error, row: int) -> bool:
-    """Whether a record could not even be come to, because of one before it."""
-    return isinstance(error, DataError) and error.row is not None and error.row < row
+def _shards_of(pieces: Sequence[Piece]) -> Iterable[list[Piece]]:
+    """Cuts a block's pieces into those of one shard each."""
+    shards: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        shards.setdefault(piece.uri, []).append(piece)
+    return shards.values()
 
 
-def _groups_of(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Cuts a block's pieces into those to take together; small ones are taken shard by shard."""
+def _groups_of(pieces: Sequence[Piece], are_together: Sequence[bool]) -> Iterator[list[Piece]]:
+    """Cuts a block's pieces into groups, shard by shard of those that are taken together; others are alone."""
     group: list[Piece] = []
     num_bytes = 0
-    for piece in sorted((piece for piece in pieces if piece.is_small), key=attrgetter("uri", "row_group")):
-        if group and num_bytes + piece.decoding_bytes > _TOGETHER_BYTES:
+    for piece in sorted(compress(pieces, are_together), key=attrgetter("uri", "row_group")):
+        if group and num_bytes + piece.decoding_bytes > TOGETHER_BYTES:
             yield group
             group, num_bytes = [], 0
         group.append(piece)
         num_bytes += piece.decoding_bytes
     if group:
         yield group
-    for piece in pieces:
-        if not piece.is_small:
+    for piece, is_together in zip(pieces, are_together, strict=True):
+        if not is_together:
             yield [piece]

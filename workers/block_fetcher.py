@@ -19,10 +19,10 @@ from o41td.encodings import holds_records
 from o41td.errors import O41Error
 from o41td.listing import is_local
 from o41td.projection import PlanMemory
-from o41td.workers.block_decoder import Piece, SourceFormat
 from o41td.workers.footer import metadata_of_tail
 from o41td.workers.messages import DecodeBlock
 from o41td.workers.object_store import ObjectInfo
+from o41td.workers.piece import Piece, SourceFormat
 from o41td.workers.ranges import ByteRange, column_ranges, covered, plan_requests
 from o41td.workers.remote_file import MAX_GAP_BYTES, MAX_WASTE, PART_BYTES
 from o41td.workers.remote_objects import RemoteObjects, ranges_over
@@ -47,13 +47,24 @@ class BlockFetcher:
         sources: Sequence[SourceFormat],
         *,
         is_held: Callable[[int, str, int], bool],
+        is_kept: Callable[[int, Piece], bool],
         max_row_group_bytes: int,
     ) -> None:
-        """`is_held(source, shard, row group)` says whether the decoder has it, so that its bytes are of no use."""
+        """Makes a fetcher for a decoder.
+
+        Args:
+            objects: Where remote shards are read.
+            facts: What is known of shards, which the decoder's readers share.
+            sources: The sources, by number.
+            is_held: Whether the decoder has (source, shard, row group), so that its bytes are of no use.
+            is_kept: Whether the block cache has (source, piece).
+            max_row_group_bytes: Above it, row groups are read through windows.
+        """
         self._objects = objects
         self._facts = facts
         self._sources = sources
         self._is_held = is_held
+        self._is_kept = is_kept
         self._max_row_group_bytes = max_row_group_bytes
         self._plans = [PlanMemory() for _ in sources]
         self._begun: dict[int, Future[None]] = {}
@@ -64,7 +75,7 @@ class BlockFetcher:
         if order.block_id in self._begun:
             return
         pieces = [Piece(*piece) for piece in order.pieces]
-        remote = [piece for piece in pieces if not is_local(piece.uri)]
+        remote = [piece for piece in pieces if not is_local(piece.uri) and not self._is_kept(order.source, piece)]
         if remote and not holds_records(self._sources[order.source].encoding):
             self._begun[order.block_id] = self._objects.storage.start(self._fetch(order.block_id, order.source, remote))
 

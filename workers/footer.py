@@ -6,6 +6,7 @@ footers are read in workers and nowhere else, and walking all columns of a wide 
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,13 @@ _OFFSET_BYTES = 4.125
 _LEVEL_BYTES = 2
 """Arrow decodes the levels of a whole column chunk into 16-bit integers: one a value for definition (where anything may
 be null) and one for repetition (where anything is a list). Of a list of bools they are 32 times the values."""
+
+
+_INT96_BYTES = 12
+"""Arrow holds these timestamps as they are stored while it makes nanoseconds of them."""
+
+_LITERAL_ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED"})
+"""Encodings of pages that hold binary values byte for byte; RLE is how levels are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +132,15 @@ def read_footer(
     if (rows < 0).any() or int(rows.sum()) != metadata.num_rows:
         why = f"its footer counts {metadata.num_rows} rows, and its row groups {int(rows.sum())}"
         raise CorruptDataError(f"the shard contradicts itself: {why}", source=source, shard=path)
+    footer_bytes = int(metadata.serialized_size)
+    del metadata
+    gc.collect(0)  # a footer whose schema was looked at is a cycle, and hundreds would wait for the collector
     return ShardFooter(
         rows=rows,
         decoded_bytes=decoded_bytes,
         decoding_bytes=decoding_bytes,
         compressed_bytes=compressed_bytes,
-        footer_bytes=int(metadata.serialized_size),
+        footer_bytes=footer_bytes,
         size_bytes=identity.size_bytes,
         mtime_ns=identity.mtime_ns,
         version=version,
@@ -185,7 +196,9 @@ def decoded_width_of(leaf_type: Any) -> float:
 
 
 def _packed_row_bytes(item: FieldProjection) -> int:
-    """What a row that fills the field packs: pages of equal rows are small, and say nothing of it."""
+    """What a row that fills the field packs, where the type does not say it: pages may say nothing of it either."""
+    if pa.types.is_fixed_size_binary(item.leaf_type):
+        return 0
     return math.prod(item.field.shape) * SOURCE_DTYPES[item.field.source_dtype or "i32"].itemsize
 
 
@@ -199,8 +212,9 @@ def _row_groups_of(
         column = metadata.schema.column(index)
         nullable = 0.125 if column.max_definition_level else 0.0
         level_bytes = _LEVEL_BYTES * ((column.max_definition_level > 0) + (column.max_repetition_level > 0))
-        width = decoded_width_of(leaf_types[index]) + nullable + packed_bytes.get(index, 0)
-        columns.append((index, width, column.max_repetition_level, level_bytes))
+        width = decoded_width_of(leaf_types[index]) + nullable
+        width += _INT96_BYTES if column.physical_type == "INT96" else 0
+        columns.append((index, width, packed_bytes.get(index, 0), column.max_repetition_level, level_bytes))
     num_groups = metadata.num_row_groups
     rows = np.zeros(num_groups, np.int64)
     decoded = np.zeros(num_groups, np.int64)
@@ -209,10 +223,12 @@ def _row_groups_of(
     for group in range(num_groups):
         row_group = metadata.row_group(group)
         rows[group] = num_rows = row_group.num_rows
-        for index, width, num_lists, level_bytes in columns:
+        for index, width, packed, num_lists, level_bytes in columns:
             chunk = row_group.column(index)
+            is_literal = not packed or _LITERAL_ENCODINGS.issuperset(chunk.encodings)
+            value_bytes = width if is_literal else width + packed
             num_offsets = (num_rows + 1 + (num_lists - 1) * chunk.num_values) if num_lists else 0
-            in_arrow = int(chunk.num_values * width + num_offsets * _OFFSET_BYTES) + 1
+            in_arrow = int(chunk.num_values * value_bytes + num_offsets * _OFFSET_BYTES) + 1
             decoded[group] += max(in_arrow, chunk.total_uncompressed_size)
             levels[group] += chunk.num_values * level_bytes
             compressed[group] += chunk.total_compressed_size

@@ -79,6 +79,8 @@ def tensor_level_of(array: Any, shape: Sequence[int]) -> ListLevel:
 def bytes_level_of(array: Any) -> ListLevel:
     """Binary values as rows of uint8 items."""
     types = pa.types
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
     if types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
     num_rows = len(array)

@@ -26,6 +26,7 @@ __all__ = [
     "BatchesReady",
     "BlockDecoded",
     "BlockFailed",
+    "CacheUsed",
     "CountGoesOn",
     "DecodeBlock",
     "FooterFailed",
@@ -43,7 +44,6 @@ __all__ = [
     "ReadFooter",
     "ResolveFailed",
     "ResolveSource",
-    "Retire",
     "ServeFrom",
     "SourceResolved",
     "StatsReply",
@@ -157,6 +157,8 @@ class AttachArena(NamedTuple):
     encodings: list[str]
     max_row_group_bytes: int
     max_held_units: int
+    cache_dir: str | None
+    cache_limit_bytes: int | None
     storage: dict[str, Any] | None
 
     def __repr__(self) -> str:
@@ -167,7 +169,7 @@ class DecodeBlock(NamedTuple):
     """Decode a block of `num_rows` rows into a slot.
 
     Each piece is ``[number, uri, size_bytes, mtime_ns, shard_rows, row_group, group_rows, decoding_bytes, shard_row,
-    row_start, row_stop, block_row, etag]``: rows [row_start, row_stop) of a row group, whose first row is row
+    row_start, row_stop, block_row, version]``: rows [row_start, row_stop) of a row group, whose first row is row
     `shard_row` of its shard, are the block's from `block_row` on. The slot has the block's rows in their
     `LeavingOrder`, whose three numbers are `leaving`; in the block's own order where that is None. `careful` asks for a
     `PieceBegun` with the piece's number before each.
@@ -187,6 +189,23 @@ class PieceBegun(NamedTuple):
 
     block_id: int
     piece: int
+
+
+class CacheUsed(NamedTuple):
+    """What the block cache did for a block, sent before the block's own answer: units found and not, bytes, files.
+
+    `failure` says why nothing is kept from now on, once.
+    """
+
+    block_id: int
+    hits: int
+    misses: int
+    read_bytes: int
+    written_bytes: int
+    evicted_files: int
+    evicted_bytes: int
+    broken_files: int
+    failure: str | None
 
 
 class BlockDecoded(NamedTuple):
@@ -228,10 +247,6 @@ class StorageUsed(NamedTuple):
     in_flight: int
     last_fault: str | None
     waits: bool
-
-
-class Retire(NamedTuple):
-    """Finish nothing more and leave."""
 
 
 # ---- consumer -> coordinator ---------------------------------------------------------------------------------------
@@ -399,10 +414,10 @@ Message = (
     | AttachArena
     | DecodeBlock
     | PieceBegun
+    | CacheUsed
     | BlockDecoded
     | BlockFailed
     | StorageUsed
-    | Retire
     | OpenLoader
     | JoinLoader
     | ServeFrom
@@ -433,10 +448,10 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     AttachArena,
     DecodeBlock,
     PieceBegun,
+    CacheUsed,
     BlockDecoded,
     BlockFailed,
     StorageUsed,
-    Retire,
     OpenLoader,
     JoinLoader,
     ServeFrom,

@@ -28,6 +28,7 @@ from o41td.listing import is_local
 from o41td.memory import MAX_OPEN_SHARDS, STREAM_BATCH_BYTES, stream_bytes
 from o41td.projection import PlanMemory
 from o41td.workers.footer import metadata_of_tail
+from o41td.workers.int96 import Int96Check
 from o41td.workers.ranges import column_ranges
 from o41td.workers.row_group_stream import RowGroupStream
 from o41td.workers.shard_facts import FactsShelf, ShardFacts, facts_of
@@ -170,6 +171,9 @@ class ShardReader:
             why = f"the shard has {self._metadata.num_rows} rows, and its index or manifest says {num_rows}"
             raise ChangedDataError(why, source=source, shard=path)
         self._column_indices = list(self.plan.column_indices)
+        self._int96 = Int96Check(
+            path, objects, info=self._identity.info, metadata=self._metadata, plan=self.plan, source=source
+        )
 
     @property
     def num_row_groups(self) -> int:
@@ -200,6 +204,7 @@ class ShardReader:
         Raises:
             ChangedDataError: The shard is not what was indexed any more.
             CorruptDataError: A page is damaged, or the rows are not as many as the footer says.
+            ValueRefusedError: An INT96 timestamp is one that nanoseconds do not hold.
 
         Blocks: On the store, and for the decoding.
         """
@@ -207,6 +212,7 @@ class ShardReader:
         assert 0 <= row_start < row_stop <= num_rows, "the range lies in the row group"
         try:
             table = self._read(row_group, row_start, row_stop, num_rows, decoding_bytes)
+            self._int96.check(row_group, row_start, table)
         except Exception as error:  # noqa: BLE001 - whatever damaged bytes make Arrow raise is that row group's error
             self._held.drop((id(self), row_group))
             self._check_unchanged()
@@ -231,6 +237,8 @@ class ShardReader:
                     [row_group for row_group, _rows in groups], column_indices=self._column_indices, use_threads=False
                 )
             self._check_count(groups[0][0], num_rows, table.num_rows)
+            if self._int96.is_needed:
+                self._check_groups(groups, table)
         except Exception as error:  # noqa: BLE001 - as in read_rows
             self._check_unchanged()
             raise_failure(error, source=self.source, shard=self.path)
@@ -265,6 +273,7 @@ class ShardReader:
     def close(self) -> None:
         """Closes the file and lets go of what is held of it."""
         self._held.drop_reader(id(self))
+        self._int96.close()
         self._file.close()
 
     def _opened(self) -> tuple[Any, Any]:
@@ -364,6 +373,12 @@ class ShardReader:
                 row_group=row_group,
             )
         return num_rows
+
+    def _check_groups(self, groups: Sequence[tuple[int, int]], table: Any) -> None:
+        row = 0
+        for row_group, group_rows in groups:
+            self._int96.check(row_group, 0, table.slice(row, group_rows))
+            row += group_rows
 
     def _check_unchanged(self) -> None:
         check_unchanged(self._identity, self.path, self._objects, source=self.source)

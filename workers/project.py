@@ -82,6 +82,7 @@ class Projector:
         *,
         places: NDArray[np.int64] | None = None,
         row_offset_in_shard: int = 0,
+        shard_rows: NDArray[np.int64] | None = None,
         row_group: int | None = None,
         shard: str | None = None,
         source: str | None = None,
@@ -93,6 +94,7 @@ class Projector:
             out: By field name an array [n, *shape] of the field's dtype, C-contiguous, with room for every place.
             places: Where each row goes: int64 [table.num_rows], distinct.
             row_offset_in_shard: The row of the shard that is the table's first.
+            shard_rows: The row of the shard that each of the table's is, where they do not follow each other.
             row_group: For errors.
             shard: For errors.
             source: For errors.
@@ -119,7 +121,7 @@ class Projector:
             source=source,
             shard=shard,
             row_group=row_group,
-            row=row_offset_in_shard + refusals.row,
+            row=row_offset_in_shard + refusals.row if shard_rows is None else int(shard_rows[refusals.row]),
             column=refusals.column,
             value=refusals.value,
             advice=refusals.advice,

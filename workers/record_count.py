@@ -1,4 +1,4 @@
-"""How many records a shard has: the pass over it that its index needs, and a look at its first record.
+"""How many records a shard has: the pass over it that its index needs, and a look at its first records.
 
 Counting `jsonl.gz` decompresses all of it and parses none; counting `msgpack.zstf` goes from length to length.
 """
@@ -29,6 +29,8 @@ __all__ = ["RecordCount", "count_records"]
 
 _STRIDE_RECORDS = 4096
 _SAMPLE_BYTES = 256 << 10
+_MOST_PASSED = 64
+"""Unreadable records that are passed over in search of one that gives the fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ def count_records(
     max_row_group_bytes: int = 64 << 20,
     on_progress: Callable[[], None] = lambda: None,
 ) -> RecordCount:
-    """Counts a shard's records, and checks that the first gives the fields.
+    """Counts a shard's records, and checks that one of the first gives the fields.
 
     Args:
         path: The shard.
@@ -72,8 +74,9 @@ def count_records(
     Raises:
         MissingShardError: There is no such file.
         CorruptDataError: It is not what its encoding says, or cut short.
-        SchemaError: The first record lacks a field's key.
-        ValueRefusedError: The first record's value cannot give a field.
+        SchemaError: None of the first records gives the fields; of the first one, which lacks a field's key, this is
+            said.
+        ValueRefusedError: The same, where the first one's value cannot give a field.
         StorageError: The store does not answer.
 
     Blocks: On the store, for as long as the shard is large.
@@ -85,14 +88,13 @@ def count_records(
         file = open_record_file(path, objects, identity.info)
         feed = open_feed(file, encoding, max_record_bytes=max_record_bytes_of(max_row_group_bytes))
         try:
-            sample = feed.take(_STRIDE_RECORDS, _SAMPLE_BYTES)
-            if sample:
-                RecordDecoder(encoding, fields, source=source, shard=path).check_first(sample[0])
+            sample = _sample_of(feed)
+            RecordDecoder(encoding, fields, source=source, shard=path).check_sample(sample)
             if known_rows is None:
                 num_rows, text_bytes = _counted(feed, on_progress)
             else:
                 num_rows = known_rows
-                text_bytes = sum(map(len, sample)) * known_rows // max(1, len(sample))
+                text_bytes = sum(len(record) for _row, record in sample) * known_rows // max(1, len(sample))
         finally:
             feed.close()
     except UnreadableRecord as unreadable:
@@ -114,6 +116,30 @@ def _version_of(path: str, identity: ShardIdentity, objects: RemoteObjects | Non
         return remote_version(identity, b"" if has_etag else objects.tail(path, identity.info).data)
     with open_record_file(path) as file:
         return content_version(file, identity)
+
+
+def _sample_of(feed: RecordFeed) -> list[tuple[int, bytes]]:
+    """The first records that can be read, each with its number; none of a shard without records."""
+    sample: list[tuple[int, bytes]] = []
+    failures: list[UnreadableRecord] = []
+    num_bytes = 0
+    while num_bytes < _SAMPLE_BYTES and len(sample) < _STRIDE_RECORDS and len(failures) < _MOST_PASSED:
+        first = feed.position
+        try:
+            records = feed.take(_STRIDE_RECORDS - len(sample), _SAMPLE_BYTES - num_bytes)
+        except UnreadableRecord as failure:
+            failures.append(failure)
+            if not failure.can_be_passed:
+                break
+            feed.skip(1)  # it is told, or replaced, when its turn comes
+            continue
+        if not records:
+            break
+        sample += enumerate(records, first)
+        num_bytes += sum(map(len, records))
+    if failures and not sample:
+        raise failures[0]
+    return sample
 
 
 def _counted(feed: RecordFeed, on_progress: Callable[[], None]) -> tuple[int, int]:

@@ -34,26 +34,54 @@ from o41td.workers.record_values import Misfit, column_of
 
 __all__ = ["DecodedRecords", "RecordDecoder", "RecordProjector"]
 
+_UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """Consecutive records decoded: those before the first that cannot be had, and why that one cannot.
+    """Records that were looked at, one after the other; those that cannot be had are left out of the tables.
 
-    Each part is (rows, a table for each of the decoder's `layers`).
+    Attributes:
+        rows: Which records of the shard they are: int64 [n].
+        parts: (places of records in `rows`, int64 ascending; a table of them for each of the decoder's `layers`).
+        refused: (places, int64; why they cannot be had), by the first place.
     """
 
-    parts: list[tuple[int, list[Any]]]
-    error: DataError | None = None
+    rows: NDArray[np.int64]
+    parts: list[tuple[NDArray[np.int64], list[Any]]]
+    refused: list[tuple[NDArray[np.int64], DataError]]
+
+    @classmethod
+    def joined(cls, several: Sequence[DecodedRecords]) -> DecodedRecords:
+        """Records looked at one stretch after the other."""
+        parts: list[tuple[NDArray[np.int64], list[Any]]] = []
+        refused: list[tuple[NDArray[np.int64], DataError]] = []
+        place = 0
+        for records in several:
+            parts += [(kept + place, tables) for kept, tables in records.parts]
+            refused += [(places + place, error) for places, error in records.refused]
+            place += records.num_rows
+        return cls(np.concatenate([np.empty(0, np.int64), *(records.rows for records in several)]), parts, refused)
 
     @property
     def num_rows(self) -> int:
-        """Records decoded."""
-        return sum(rows for rows, _tables in self.parts)
+        """Records looked at."""
+        return len(self.rows)
+
+    @property
+    def num_refused(self) -> int:
+        """Those of them that are left out."""
+        return sum(len(places) for places, _error in self.refused)
+
+    @property
+    def error(self) -> DataError | None:
+        """Why the first of them that is left out is so; None where none is."""
+        return min(self.refused, key=lambda refusal: int(refusal[0][0]))[1] if self.refused else None
 
     @property
     def nbytes(self) -> int:
         """What they take in Arrow."""
-        return sum(table.nbytes for _rows, tables in self.parts for table in tables)
+        return sum(table.nbytes for _kept, tables in self.parts for table in tables)
 
 
 class RecordDecoder:
@@ -76,70 +104,107 @@ class RecordDecoder:
         self._decode, getters = _decoding_of(self._codec, wanted)
         self._values_of = {field.source: _values_getter(field.source, getters) for field in fields}
 
-    def decode(self, records: Sequence[bytes], first_row: int) -> tuple[tuple[int, list[Any]], DataError | None]:
-        """Decodes records, of which the first is record `first_row` of the shard.
-
-        Returns:
-            The part up to the first record that cannot be had, and that one's error.
-        """
-        rows: list[Any] = []
-        error: DataError | None = None
+    def decode(self, records: Sequence[bytes], rows: NDArray[np.int64]) -> DecodedRecords:
+        """Decodes records, to the same effect as each by itself; `rows` says which of the shard's they are."""
+        refused: dict[int, DataError] = {}
+        places: Sequence[int] = range(len(records))
         try:
-            for record in records:
-                rows.append(self._decode(record))  # noqa: PERF401 - what is decoded when one fails counts
-        except (msgspec.DecodeError, ValueError, RecursionError) as failure:
-            error = self._undecodable(failure, first_row + len(rows))
-        tables = []
-        for layer in self.layers:
-            names, columns = [], []
-            for field in layer:
-                try:
-                    values = self._values_of[field.source](rows)
-                except _Ambiguous as ambiguous:
-                    rows, values = rows[: ambiguous.row], ambiguous.values
-                    misfit = Misfit(ambiguous.row, "an object", f"{field.source!r} leads to several of its members")
-                    error = self._refusal(misfit, field, first_row)
-                column, unfit = column_of(values, field)
-                if unfit is not None:
-                    rows, error = rows[: unfit.row], self._refusal(unfit, field, first_row)
-                names.append(field.source)
-                columns.append(column)
-            tables.append((names, columns))
-        num_rows = len(rows)
-        made = [
-            pa.Table.from_arrays([column.slice(0, num_rows) for column in columns], names) for names, columns in tables
-        ]
-        return (num_rows, made), error
+            decoded = list(map(self._decode, records))
+        except _UNDECODABLE:
+            decoded, places = self._decoded_singly(records, rows, refused)
+        tables, misfits = self._tables_of(decoded)
+        kept = np.array(places, np.int64)
+        if not misfits:
+            parts = [(kept, tables)]
+        elif len(records) == 1:
+            parts, refused[0] = [], self._refusal(*misfits[0], int(rows[0]))
+        else:
+            fits = np.array([number not in misfits for number in range(len(decoded))], np.bool_)
+            parts = [(kept[fits], [table.filter(pa.array(fits)) for table in tables])]
+            for place in kept[~fits].tolist():
+                # Alone it may fit: how deep a column's lists are taken to be is decided by the first of them.
+                alone = self.decode(records[place : place + 1], rows[place : place + 1])
+                parts += [(own + place, tables) for own, tables in alone.parts]
+                if alone.error is not None:
+                    refused[place] = alone.error
+        return DecodedRecords(rows, parts, [(np.array([place]), refused[place]) for place in sorted(refused)])
 
-    def check_first(self, record: bytes) -> None:
-        """Refuses a shard whose first record does not give the fields: all that can be known before it is read.
+    def _tables_of(self, decoded: Sequence[Any]) -> tuple[list[Any], dict[int, tuple[FieldPlan, Misfit]]]:
+        """A table for each layer; by row, which holds anything there, the first field whose value does not fit."""
+        tables = []
+        misfits: dict[int, tuple[FieldPlan, Misfit]] = {}
+        for layer in self.layers:
+            columns = []
+            for field in layer:
+                values, ambiguous = self._values_of[field.source](decoded)
+                column, unfit = column_of(values, field)
+                why = f"{field.source!r} leads to several of its members"
+                for misfit in (*(Misfit(row, "an object", why) for row in ambiguous), *unfit):
+                    misfits.setdefault(misfit.row, (field, misfit))
+                columns.append(column)
+            tables.append(pa.Table.from_arrays(columns, [field.source for field in layer]))
+        return tables, misfits
+
+    def _decoded_singly(
+        self, records: Sequence[bytes], rows: NDArray[np.int64], refused: dict[int, DataError]
+    ) -> tuple[list[Any], list[int]]:
+        """Those records that can be decoded, and their places; the others are noted as refused."""
+        decoded, places = [], []
+        for place, record in enumerate(records):
+            try:
+                decoded.append(self._decode(record))
+                places.append(place)
+            except _UNDECODABLE as failure:
+                refused[place] = self._undecodable(failure, int(rows[place]))
+        return decoded, places
+
+    def check_sample(self, sample: Sequence[tuple[int, bytes]]) -> None:
+        """Refuses a shard where none of some (row, record) gives the fields: all that can be known before it is read.
+
+        One record that does not is data, which is judged when its turn comes; that none does is a mistyped key, or a
+        column of another kind.
 
         Raises:
-            DataError: It does not.
+            DataError: The first record's.
         """
-        (_rows, _tables), error = self.decode([record], 0)
+        first_error: DataError | None = None
+        for row, record in sample:
+            error = self._error_of(record, row)
+            if error is None:
+                return
+            first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+    def _error_of(self, record: bytes, row: int) -> DataError | None:
+        """Why a record does not give the fields; None where it does, as far as its kinds of values go."""
+        error = self.decode([record], np.array([row])).error
         if error is not None:
-            raise error
-        keys: Mapping[str, Any] = self._codec.decode(record)
+            return error
+        try:
+            keys = self._codec.decode(record, type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError:  # a key that nobody wants may be no text
+            return None
         for field in (field for layer in self.layers for field in layer):
             if field.null is None and not any(name in keys for name in _prefixes_of(field.source)):
-                close = difflib.get_close_matches(field.source, [str(key) for key in keys], n=3)
+                close = difflib.get_close_matches(field.source, list(keys), n=3)
                 hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has {_listed(list(keys))}"
-                raise SchemaError(
-                    f"the first record has no key {field.source!r} ({hint})",
+                return SchemaError(
+                    f"the record has no key {field.source!r} ({hint})",
                     source=self._source,
                     shard=self._shard,
-                    row=0,
+                    row=row,
                     column=field.source,
                     advice=f"Change the field's source, or set `null` of field {field.name!r} if it may be missing",
                 )
+        return None
 
-    def _refusal(self, misfit: Misfit, field: FieldPlan, first_row: int) -> DataError:
+    def _refusal(self, field: FieldPlan, misfit: Misfit, row: int) -> DataError:
         return ValueRefusedError(
             misfit.why,
             source=self._source,
             shard=self._shard,
-            row=first_row + misfit.row,
+            row=row,
             column=field.source,
             value=misfit.value,
             advice=misfit.advice,
@@ -165,11 +230,10 @@ class RecordProjector:
         Raises:
             DataError: A record cannot be had, or a value does not fit; the earliest is named.
         """
-        refused = self.write_fitting(records, out, **options)
-        if refused is not None:
-            raise refused.error
-        if records.error is not None:
-            raise records.error
+        unfit = self.write_fitting(records, out, **options)
+        refused = records.refused + ([] if unfit is None else [(unfit.rows, unfit.error)])
+        if refused:
+            raise min(refused, key=lambda refusal: int(refusal[0][0]))[1]
 
     def write_fitting(
         self,
@@ -177,7 +241,7 @@ class RecordProjector:
         out: Mapping[str, NDArray[Any]],
         *,
         places: NDArray[np.int64] | None = None,
-        row_offset_in_shard: int = 0,
+        row_offset_in_shard: int = 0,  # noqa: ARG002 - the records know their rows
         row_group: int | None = None,  # noqa: ARG002 - a shard of records has none
         shard: str | None = None,
         source: str | None = None,
@@ -185,36 +249,36 @@ class RecordProjector:
         """Writes record i into row `places[i]`, by default row i, of every array of `out`.
 
         Returns:
-            The records with a value that does not fit, of which `out` holds anything; None if there are none.
+            The records with a value that does not fit, of which `out` holds anything, as it does of those that are left
+            out; None if there are none.
         """
-        row = 0
         refused: list[RefusedRows] = []
-        for num_rows, tables in records.parts:
-            regions, own = out, None
-            if places is None:
-                regions = {name: region[row:] for name, region in out.items()}
-            else:
-                own = places[row : row + num_rows]
+        for kept, tables in records.parts:
+            own = kept if places is None else places[kept]
+            regions, own_places = _side_by_side(out, own)
             for layer, table, projectors in zip(self._layers, tables, self._projectors, strict=True):
                 projector = projectors.get(table.schema)
                 if projector is None:
                     plan = plan_projection(table.schema, layer, source=source, shard=shard)
                     projector = projectors[table.schema] = Projector(plan)
                 of_layer = projector.write_fitting(
-                    table,
-                    regions,
-                    places=own,
-                    row_offset_in_shard=row_offset_in_shard + row,
-                    shard=shard,
-                    source=source,
+                    table, regions, places=own_places, shard_rows=records.rows[kept], shard=shard, source=source
                 )
                 if of_layer is not None:
-                    refused.append(RefusedRows(of_layer.rows + row, of_layer.error))
-            row += num_rows
+                    refused.append(RefusedRows(kept[of_layer.rows], of_layer.error))
         if not refused:
             return None
         first = min(refused, key=lambda each: int(each.rows[0]))
         return RefusedRows(np.unique(np.concatenate([each.rows for each in refused])), first.error)
+
+
+def _side_by_side(
+    out: Mapping[str, NDArray[Any]], places: NDArray[np.int64]
+) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.int64] | None]:
+    """The arrays from the first place on, without places, where these follow each other: copied, not scattered."""
+    if len(places) and (np.diff(places) == 1).all():
+        return {name: region[places[0] :] for name, region in out.items()}, None
+    return out, places
 
 
 def layers_of(fields: Sequence[FieldPlan]) -> list[list[FieldPlan]]:
@@ -251,33 +315,27 @@ def _decoding_of(codec: Any, names: Sequence[str]) -> tuple[Callable[[bytes], An
     return decoder.decode, {name: attrgetter(attribute) for name, attribute in attributes.items()}
 
 
-class _Ambiguous(Exception):
-    """In record `row` a path leads to several members; `values` are those of the records before it."""
-
-    def __init__(self, row: int, values: list[Any]) -> None:
-        super().__init__(row)
-        self.row = row
-        self.values = values
-
-
-def _values_getter(source: str, getters: Mapping[str, Callable[[Any], Any]]) -> Callable[[list[Any]], list[Any]]:
-    """How the values of a source are got out of records."""
+def _values_getter(
+    source: str, getters: Mapping[str, Callable[[Any], Any]]
+) -> Callable[[Sequence[Any]], tuple[list[Any], list[int]]]:
+    """How a source's values are got out of records: them, and the records in which a path leads to several."""
     if "." not in source:
         get = getters[source]
-        return lambda rows: list(map(get, rows))
+        return lambda rows: (list(map(get, rows)), [])
 
-    def values_of(rows: list[Any]) -> list[Any]:
+    def values_of(rows: Sequence[Any]) -> tuple[list[Any], list[int]]:
         values: list[Any] = []
-        for row in rows:
-            exact = getters[source](row)
+        ambiguous: list[int] = []
+        for row, record in enumerate(rows):
+            exact = getters[source](record)
             if exact is not None:
                 values.append(exact)
                 continue
-            found = _below({name: getters[name](row) for name in _prefixes_of(source)[1:]}, source)
+            found = _below({name: getters[name](record) for name in _prefixes_of(source)[1:]}, source)
             if len(found) > 1:
-                raise _Ambiguous(len(values), values)
-            values.append(found[0] if found else None)
-        return values
+                ambiguous.append(row)
+            values.append(found[0] if len(found) == 1 else None)
+        return values, ambiguous
 
     return values_of
 

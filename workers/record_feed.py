@@ -13,7 +13,6 @@ from __future__ import annotations
 import gzip
 import io
 from abc import ABC, abstractmethod
-from collections import deque
 from typing import Any
 
 import zstandard
@@ -51,12 +50,6 @@ class RecordFeed(ABC):
         self.position = 0
         self.text_bytes = 0
         self._failure: UnreadableRecord | None = None
-        self._returned: deque[bytes] = deque()
-
-    def give_back(self, records: list[bytes]) -> None:
-        """Takes back the last records that were given out: the first of them is the next again."""
-        self._returned.extendleft(reversed(records))
-        self.position -= len(records)
 
     def take(self, count: int, max_bytes: int) -> list[bytes]:
         """Returns the next records: at most `count`, and no more once they come to `max_bytes`; none at the end.
@@ -66,10 +59,6 @@ class RecordFeed(ABC):
         """
         taken: list[bytes] = []
         num_bytes = 0
-        while self._returned and len(taken) < count and num_bytes < max_bytes:
-            taken.append(self._returned.popleft())
-            num_bytes += len(taken[-1])
-            self.position += 1
         while len(taken) < count and num_bytes < max_bytes:
             try:
                 if self._failure is not None:
@@ -92,16 +81,12 @@ class RecordFeed(ABC):
         Raises:
             UnreadableRecord: One of them can be neither read nor passed over.
         """
-        returned = min(count, len(self._returned))
-        for _ in range(returned):
-            self._returned.popleft()
-        self.position += returned
-        if returned == count:
-            return count
+        if count == 0:
+            return 0
         if self._failure is not None and not self._failure.can_be_passed:
             raise self._failure
         self._failure = None
-        return returned + self._skip(count - returned)
+        return self._skip(count)
 
     @abstractmethod
     def _skip(self, count: int) -> int:
@@ -228,19 +213,19 @@ class ZstdFrames(RecordFeed):
         length = self._next_length()
         if length is None:
             return []
+        if length > 2 * self._max_record_bytes:
+            raise _too_large(self.position, length, self._max_record_bytes, can_be_passed=True)
         record = self._decompressed(self._file.read(length))
         self._pass(length, len(record))
         return [record]
 
     def _skip(self, count: int) -> int:
-        self._file.seek(self._at)
         for passed in range(count):
             length = self._next_length()
             if length is None:
                 return passed
             header = self._file.read(min(length, _FRAME_HEADER_BYTES))
-            self._file.seek(length - len(header), io.SEEK_CUR)
-            self._pass(length, max(length, self._content_size(header)))
+            self._pass(length, max(length, _stated_size(header)))
         return count
 
     def close(self) -> None:
@@ -253,10 +238,11 @@ class ZstdFrames(RecordFeed):
         self.text_bytes += record_bytes
 
     def _next_length(self) -> int | None:
-        """The length of the next frame; None at the end."""
+        """The length of the next frame, at which the file then stands; None at the end."""
         left = self._size - self._at
         if left == 0:
             return None
+        self._file.seek(self._at)
         header = self._file.read(_LENGTH_BYTES)
         length = int.from_bytes(header, "big")
         if len(header) < _LENGTH_BYTES or length > left - _LENGTH_BYTES:
@@ -266,35 +252,34 @@ class ZstdFrames(RecordFeed):
                 else f"its frame has {length} bytes, {left} are left"
             )
             raise UnreadableRecord(self.position, f"the shard ends early, or the length is damaged: {why}")
-        if length > 2 * self._max_record_bytes:
-            raise _too_large(self.position, length, self._max_record_bytes)
         return length
 
-    def _content_size(self, frame: bytes) -> int:
-        """What the frame says that it holds; -1 where it says nothing."""
-        try:
-            size = zstandard.frame_content_size(frame)
-        except zstandard.ZstdError as error:
-            raise UnreadableRecord(self.position, f"this is no Zstandard frame: {error}") from error
-        if size > self._max_record_bytes:
-            raise _too_large(self.position, size, self._max_record_bytes)
-        return int(size)
-
     def _decompressed(self, frame: bytes) -> bytes:
-        size = self._content_size(frame)
+        size = _stated_size(frame)
+        if size > self._max_record_bytes:
+            raise _too_large(self.position, size, self._max_record_bytes, can_be_passed=True)
         try:
             if size >= 0:
                 return bytes(self._decompressor.decompress(frame, allow_extra_data=False))
             stream = self._decompressor.decompressobj()
             record = stream.decompress(frame)
         except zstandard.ZstdError as error:
-            raise UnreadableRecord(self.position, f"its frame is damaged: {error}", can_be_passed=True) from error
+            why = f"this is no Zstandard frame, or a damaged one: {error}"
+            raise UnreadableRecord(self.position, why, can_be_passed=True) from error
         if not stream.eof or stream.unused_data:
             why = "its frame is cut short, or something follows it"
             raise UnreadableRecord(self.position, why, can_be_passed=True)
         if len(record) > self._max_record_bytes:
             raise _too_large(self.position, len(record), self._max_record_bytes, can_be_passed=True)
         return bytes(record)
+
+
+def _stated_size(frame: bytes) -> int:
+    """What a frame says that it holds; -1 where it says nothing, or is none."""
+    try:
+        return int(zstandard.frame_content_size(frame))
+    except zstandard.ZstdError:
+        return -1
 
 
 def _too_large(row: int, num_bytes: int, limit: int, *, can_be_passed: bool = False) -> UnreadableRecord:

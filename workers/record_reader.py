@@ -1,18 +1,19 @@
 """Reading rows of a shard of records: open feeds kept where they stand, so that consecutive slices are read once.
 
 A shard is one unit, however large, and is decoded slice by slice: what is held is a chunk of text and the values of
-some of it. A slice that begins where a feed stands, or not far behind, goes on with that feed; any other opens one more
-and passes over the records before, so several lanes that walk through one shard each have a feed. What lies before a
-slice is decompressed at most, never parsed.
+some of it. A slice goes on with the feed that stands nearest before it, which is never further than the shard's
+beginning is; one that begins before all feeds opens one more. So several that walk through one shard, lanes or the rows
+that stand in for bad ones, come to have a feed each. What lies before a slice is decompressed at most, never parsed.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from o41td.errors import ChangedDataError, CorruptDataError, DataError
 from o41td.fields import FieldPlan
@@ -33,9 +34,6 @@ _STRIDE_BYTES = 512 << 10
 """Text decoded at once: its Python values take several times as much."""
 
 _MAX_FEEDS = 3
-_NEAR_SLICES = 8
-_NEAR_ROWS = 256
-"""Passing over so many records costs less than reading a shard from its beginning, however few are wanted."""
 _READ_AHEAD_BYTES = 4 << 20
 
 
@@ -54,6 +52,33 @@ def open_record_file(path: str, objects: RemoteObjects | None = None, info: Obje
     whole = [ByteRange(0, info.size_bytes)]
     file = ReadAheadFile(objects, path, info, runs=whole, window_bytes=RECORD_READ_AHEAD_BYTES)
     return io.BufferedReader(file, _BUFFER_BYTES)
+
+
+class _Stretch:
+    """Some records of a shard, one after the other: `rows` has all, `records` those at `places` of it."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.records: list[bytes] = []
+        self.places: list[int] = []
+        self.refused: list[tuple[range, UnreadableRecord]] = []
+        self.num_bytes = 0
+
+    def add(self, row: int, records: Sequence[bytes]) -> None:
+        """Appends records from this row on."""
+        self.places += range(len(self.rows), len(self.rows) + len(records))
+        self.rows += range(row, row + len(records))
+        self.records += records
+        self.num_bytes += sum(map(len, records))
+
+    def refuse(self, rows: range, why: UnreadableRecord) -> None:
+        """Appends rows that cannot be had."""
+        self.refused.append((range(len(self.rows), len(self.rows) + len(rows)), why))
+        self.rows += rows
+
+    def refuse_last(self, why: UnreadableRecord) -> None:
+        """Refuses the row that was appended last, whatever is known of it."""
+        self.refused.append((range(len(self.rows) - 1, len(self.rows)), why))
 
 
 class RecordReader:
@@ -99,7 +124,6 @@ class RecordReader:
         self._decoder = RecordDecoder(encoding, fields, source=source, shard=path)
         self.projector = RecordProjector(self._decoder.layers)
         self._feeds: list[RecordFeed] = []
-        self._at_once = sys.maxsize  # records decoded in one go; few where many cannot be had, whose go is in vain
 
     def read_rows(
         self,
@@ -110,7 +134,7 @@ class RecordReader:
         group_rows: int | None = None,
         decoding_bytes: int | None = None,  # noqa: ARG002 - every shard is read in slices
     ) -> DecodedRecords:
-        """Decodes records [row_start, row_stop).
+        """Decodes records [row_start, row_stop) as `slices` does, all at once.
 
         Args:
             row_group: 0, the shard's only unit.
@@ -118,9 +142,19 @@ class RecordReader:
             row_stop: One past the last record.
             group_rows: The shard's records when it was indexed.
             decoding_bytes: Of no account.
+        """
+        assert row_group == 0, "a shard of records is one unit"
+        return DecodedRecords.joined(list(self.slices([(row_start, row_stop)], group_rows=group_rows)))
 
-        Returns:
-            The records, or those before the first that cannot be had, with its error.
+    def slices(self, spans: Sequence[tuple[int, int]], *, group_rows: int | None = None) -> Iterator[DecodedRecords]:
+        """Decodes the records of spans [start, stop), laid end to end, some at a time.
+
+        Args:
+            spans: Which records; those that follow each other are read in one pass.
+            group_rows: The shard's records when it was indexed.
+
+        Yields:
+            The next records, with those that cannot be had and why.
 
         Raises:
             ChangedDataError: The shard is not what was indexed any more, or has other records than were stated.
@@ -128,19 +162,14 @@ class RecordReader:
 
         Blocks: On the store, and for the decoding.
         """
-        assert row_group == 0, "a shard of records is one unit"
         try:
-            records = self._read(row_start, row_stop, group_rows)
+            for read in self._stretches(spans, group_rows):
+                self._check_unchanged()
+                yield self._decoded(read)
         except Exception as error:  # noqa: BLE001 - whatever reading raises is this shard's error
             self.close()
             self._check_unchanged()
             raise_failure(error, source=self.source, shard=self.path)
-        self._check_unchanged()
-        return records
-
-    def rows_at_once(self, row_group: int, decoding_bytes: int) -> int:  # noqa: ARG002 - every shard is read in slices
-        """How many records to ask `read_rows` for at once: as many as a slot has."""
-        return sys.maxsize
 
     def will_need(self, row_group: int) -> None:  # noqa: ARG002 - the only one
         """Asks the kernel to read the shard's beginning ahead; where it is read in order, the kernel goes on itself."""
@@ -159,44 +188,69 @@ class RecordReader:
         while self._feeds:
             self._feeds.pop().close()
 
-    def _read(self, row_start: int, row_stop: int, group_rows: int | None) -> DecodedRecords:
-        feed = self._feed_at(row_start, row_stop - row_start)
-        parts: list[tuple[int, list[Any]]] = []
-        error: DataError | None = None
-        is_over = False
-        try:
-            self._skip(feed, row_start, group_rows)
-            while feed.position < row_stop and error is None:
-                first = feed.position
-                records = feed.take(min(row_stop - first, self._at_once), _STRIDE_BYTES)
+    def _stretches(self, spans: Sequence[tuple[int, int]], group_rows: int | None) -> Iterator[_Stretch]:
+        """The spans' records as bytes, about `_STRIDE_BYTES` at a time."""
+        stretch = _Stretch()
+        broken: UnreadableRecord | None = None
+        for start, stop in spans:
+            row = start
+            while row < stop:
+                if stretch.num_bytes >= _STRIDE_BYTES:
+                    yield stretch
+                    stretch = _Stretch()
+                if broken is not None and broken.row <= row:
+                    stretch.refuse(range(row, stop), broken)
+                    break
+                feed = self._feed_at(row)
+                try:
+                    feed.skip(row - feed.position)
+                    records = feed.take(stop - row, _STRIDE_BYTES - stretch.num_bytes)
+                except UnreadableRecord as unreadable:
+                    if unreadable.can_be_passed:
+                        stretch.refuse(range(row, row + 1), unreadable)
+                        row += 1
+                    else:
+                        broken = unreadable
+                        self._forget(feed)
+                    continue
                 if not records:
                     raise self._other_count(feed.position, group_rows)
-                part, error = self._decoder.decode(records, first)
-                parts.append(part)
-                self._at_once = min(2 * self._at_once, sys.maxsize) if error is None else max(1, part[0])
-                if error is not None:
-                    feed.give_back(records[part[0] :])
-            if row_stop == group_rows and error is None and feed.take(1, 1):
-                raise self._other_count(row_stop + 1, group_rows)
+                stretch.add(row, records)
+                row += len(records)
+            if stop == group_rows and broken is None:
+                self._end(stop, group_rows, stretch)
+        if stretch.rows:
+            yield stretch
+
+    def _end(self, stop: int, group_rows: int, stretch: _Stretch) -> None:
+        """Looks whether the shard ends where it should; what is wrong behind its last record is told of that one."""
+        feed = self._feed_at(stop)
+        try:
+            feed.skip(stop - feed.position)
+            if feed.take(1, 1):
+                raise self._other_count(stop + 1, group_rows)
         except UnreadableRecord as unreadable:
+            stretch.refuse_last(unreadable)
+        self._forget(feed)
+
+    def _decoded(self, stretch: _Stretch) -> DecodedRecords:
+        rows = np.array(stretch.rows, np.int64)
+        places = np.array(stretch.places, np.int64)
+        parts, refused = [], []
+        if stretch.records:
+            decoded = self._decoder.decode(stretch.records, rows[places])
+            parts = [(places[kept], tables) for kept, tables in decoded.parts]
+            refused = [(places[kept], error) for kept, error in decoded.refused]
+        for chosen, unreadable in stretch.refused:
             error = CorruptDataError(unreadable.why, source=self.source, shard=self.path, row=unreadable.row)
-            is_over = not unreadable.can_be_passed
-        behind = feed.position + (error is not None)
-        if is_over or (row_stop == group_rows and behind >= row_stop):
-            self._feeds.remove(feed)
-            feed.close()
-        return DecodedRecords(parts, error)
+            refused.append((np.array(chosen, np.int64), error))
+        return DecodedRecords(rows, parts, refused)
 
-    def _skip(self, feed: RecordFeed, row_start: int, group_rows: int | None) -> None:
-        feed.skip(row_start - feed.position)
-        if feed.position < row_start:
-            raise self._other_count(feed.position, group_rows)
-
-    def _feed_at(self, row_start: int, num_rows: int) -> RecordFeed:
-        """A feed that stands at or before a record: the nearest if it is near, else a new one."""
+    def _feed_at(self, row_start: int) -> RecordFeed:
+        """The feed that stands nearest before a record, or at it; a new one where there is none."""
         before = [feed for feed in self._feeds if feed.position <= row_start]
         nearest = max(before, key=lambda feed: feed.position, default=None)
-        if nearest is not None and row_start - nearest.position <= max(_NEAR_ROWS, _NEAR_SLICES * num_rows):
+        if nearest is not None:
             self._feeds.remove(nearest)
             self._feeds.append(nearest)
             return nearest
@@ -206,6 +260,10 @@ class RecordReader:
         feed = open_feed(file, self._encoding, max_record_bytes=self._max_record_bytes)
         self._feeds.append(feed)
         return feed
+
+    def _forget(self, feed: RecordFeed) -> None:
+        self._feeds.remove(feed)
+        feed.close()
 
     def _other_count(self, found: int, group_rows: int | None) -> DataError:
         """The shard has fewer records, or more, than the index says."""

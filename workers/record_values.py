@@ -16,7 +16,7 @@ import math
 import struct
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -40,7 +40,7 @@ _INT64 = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """The earliest row whose value a field cannot take: its place among the rows, the value, why, and what to do."""
+    """A row whose value a field cannot take: its place among the rows, the value, why, and what to do."""
 
     row: int
     value: str
@@ -48,8 +48,8 @@ class Misfit:
     advice: str | None = None
 
 
-def column_of(values: list[Any], field: FieldPlan) -> tuple[Any, Misfit | None]:
-    """Returns an Arrow array of the field's values, a row each, and the earliest misfit, if there is one.
+def column_of(values: list[Any], field: FieldPlan) -> tuple[Any, list[Misfit]]:
+    """Returns an Arrow array of the field's values, a row each, and the rows that do not fit, which hold anything.
 
     Args:
         values: What each record has: None, bool, int, float, str, bytes, list or dict, nested as it likes.
@@ -62,24 +62,27 @@ def column_of(values: list[Any], field: FieldPlan) -> tuple[Any, Misfit | None]:
     return _leaf_of(values, field)
 
 
-def _binary_of(values: list[Any]) -> tuple[Any, Misfit | None]:
-    misfit = None
+def _binary_of(values: list[Any]) -> tuple[Any, list[Misfit]]:
+    misfits = []
     if not {bytes, type(None)}.issuperset(map(type, values)):
-        row = next(row for row, value in enumerate(values) if not isinstance(value, bytes | None))
-        misfit = _refused(row, values[row], "and the field's source_dtype is for binary values")
+        why = "and the field's source_dtype is for binary values"
+        misfits = [_refused(row, value, why) for row, value in enumerate(values) if not isinstance(value, bytes | None)]
         values = [value if isinstance(value, bytes) else None for value in values]
-    return pa.array(values, pa.large_binary()), misfit
+    return pa.array(values, pa.large_binary()), misfits
 
 
-def _lists_of(values: list[Any], field: FieldPlan, *, axis: int) -> tuple[Any, Misfit | None]:
+def _lists_of(values: list[Any], field: FieldPlan, *, axis: int) -> tuple[Any, list[Misfit]]:
     """One list level: `values` are lists or None; what they hold is the next level or the leaf."""
-    misfit = valid = None
+    misfits: list[Misfit] = []
+    valid = None
     kinds = set(map(type, values))
     if kinds != {list} and values:
         valid = np.fromiter((isinstance(value, list) for value in values), np.bool_, len(values))
         if not kinds <= {list, type(None)}:
-            row = next(row for row, value in enumerate(values) if not isinstance(value, list | None))
-            misfit = _refused(row, values[row], f"where field {field.name!r} of shape {list(field.shape)} takes a list")
+            why = f"where field {field.name!r} of shape {list(field.shape)} takes a list"
+            misfits = [
+                _refused(row, value, why) for row, value in enumerate(values) if not isinstance(value, list | None)
+            ]
         values = [value if isinstance(value, list) else () for value in values]
     if len(field.shape) == 1:
         longest = field.shape[0]  # what is cut off is never judged
@@ -90,15 +93,14 @@ def _lists_of(values: list[Any], field: FieldPlan, *, axis: int) -> tuple[Any, M
     if axis + 1 < len(field.shape) and isinstance(first, list | None):  # nothing but nulls: null lists, not null items
         inner, below = _lists_of(list(chain.from_iterable(values)), field, axis=axis + 1)
     elif offsets[-1] >= _LONG_ROW * len(values) and (numbers := _packed_rows(values, field)) is not None:
-        inner, below = pa.array(numbers), None
+        inner, below = pa.array(numbers), []
     else:
         inner, below = _leaf_of(list(chain.from_iterable(values)), field)
-    if below is not None:
-        row = int(np.searchsorted(offsets, below.row, side="right")) - 1
-        if misfit is None or row < misfit.row:
-            misfit = Misfit(row, below.value, below.why, below.advice)
+    if below:
+        rows = np.searchsorted(offsets, [item.row for item in below], side="right") - 1
+        misfits += [replace(item, row=row) for item, row in zip(below, rows.tolist(), strict=True)]
     mask = None if valid is None else pa.array(~valid)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), inner, mask=mask), misfit
+    return pa.LargeListArray.from_arrays(pa.array(offsets), inner, mask=mask), misfits
 
 
 def _packed_rows(rows: Sequence[Sequence[Any]], field: FieldPlan) -> NDArray[Any] | None:
@@ -114,34 +116,44 @@ def _packed_rows(rows: Sequence[Sequence[Any]], field: FieldPlan) -> NDArray[Any
     return numbers
 
 
-def _leaf_of(values: list[Any], field: FieldPlan) -> tuple[Any, Misfit | None]:
+def _leaf_of(values: list[Any], field: FieldPlan) -> tuple[Any, list[Misfit]]:
+    """Numbers and None."""
+    numbers = _plain_numbers(values, field)
+    if numbers is not None:
+        return pa.array(numbers), []
+    there = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    mask = None
+    if not there.all():
+        values, mask = [0 if value is None else value for value in values], ~there
+        numbers = _plain_numbers(values, field)
+    misfits: list[Misfit] = []
+    if numbers is None:
+        numbers, misfits = _judged(values, field)
+    return pa.array(numbers, mask=mask), misfits
+
+
+def _plain_numbers(values: list[Any], field: FieldPlan) -> NDArray[Any] | None:
+    """The numbers where all are such and surely fit, converted at once; else None."""
     try:
         numbers = np.frombuffer(array(_CODES[field.dtype], values), np.dtype(_CODES[field.dtype]))
     except (TypeError, OverflowError):
-        return _judged(values, field)
+        return None
     large = np.flatnonzero(np.abs(numbers) >= _EXACT[field.dtype]) if field.dtype in _EXACT else ()
-    if any(isinstance(values[place], int) for place in large):
-        return _judged(values, field)
-    return pa.array(numbers), None
+    return None if any(isinstance(values[place], int) for place in large) else numbers
 
 
-def _judged(values: Sequence[Any], field: FieldPlan) -> tuple[Any, Misfit | None]:
+def _judged(values: Sequence[Any], field: FieldPlan) -> tuple[NDArray[Any], list[Misfit]]:
     """Values looked at one by one."""
-    is_float = field.dtype in _EXACT
     judge = _Judge(field)
-    numbers: list[Any] = []
-    misfit = None
-    valid = np.ones(len(values), np.bool_)
+    numbers: array[Any] = array("d" if field.dtype in _EXACT else "q")
+    misfits = []
     for row, value in enumerate(values):
         try:
-            number = None if value is None else judge.number_of(value)
+            numbers.append(judge.number_of(value))
         except _Unfit as unfit:
-            number = 0
-            misfit = misfit or Misfit(row, _shown(value), str(unfit), unfit.advice)
-        valid[row] = number is not None
-        numbers.append(0 if number is None else number)
-    data = np.array(numbers, np.float64 if is_float else np.int64)
-    return pa.array(data, mask=None if valid.all() else ~valid), misfit
+            numbers.append(0)
+            misfits.append(Misfit(row, _shown(value), str(unfit), unfit.advice))
+    return np.frombuffer(numbers, np.dtype(numbers.typecode)), misfits
 
 
 class _Unfit(Exception):

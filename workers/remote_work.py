@@ -13,7 +13,7 @@ from typing import Any
 from o41td.encodings import holds_records
 from o41td.job import SourceJob
 from o41td.source_shards import ManifestShelf, SourceShards
-from o41td.workers.block_decoder import BlockDecoder, SourceFormat
+from o41td.workers.block_decoder import BlockDecoder
 from o41td.workers.block_fetcher import BlockFetcher
 from o41td.workers.messages import (
     BlockDecoded,
@@ -24,6 +24,7 @@ from o41td.workers.messages import (
     StorageUsed,
 )
 from o41td.workers.object_store import ObjectInfo, StorageSettings
+from o41td.workers.piece import SourceFormat
 from o41td.workers.remote_listing import RemoteListing
 from o41td.workers.remote_objects import RemoteObjects
 from o41td.workers.shard_facts import FactsShelf
@@ -63,7 +64,12 @@ class RemoteWork:
     def attach(self, decoder: BlockDecoder, sources: Sequence[SourceFormat], *, max_row_group_bytes: int) -> None:
         """Fetches for a decoder from now on."""
         self._fetcher = BlockFetcher(
-            self.objects, self.facts, sources, is_held=decoder.is_held, max_row_group_bytes=max_row_group_bytes
+            self.objects,
+            self.facts,
+            sources,
+            is_held=decoder.is_held,
+            is_kept=decoder.is_kept,
+            max_row_group_bytes=max_row_group_bytes,
         )
 
     def begin(self, message: Message) -> None:

@@ -37,6 +37,7 @@ class RowGroupStream:
         row_group: The row group.
         column_indices: The leaf columns to read.
         decoding_bytes: What decoding these columns takes; it sets how many rows are decoded at once.
+        int96_unit: The unit in which INT96 timestamps are read; nanoseconds by default.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class RowGroupStream:
         row_group: int,
         column_indices: Sequence[int],
         decoding_bytes: int,
+        int96_unit: str | None = None,
     ) -> None:
         self._row_group = row_group
         self._column_indices = list(column_indices)
@@ -59,7 +61,12 @@ class RowGroupStream:
             self.nbytes += read_ahead_bytes(len(column_indices))
         self._file = open_shard_file(path) if objects is None else self._open_remote(path, objects, info, metadata)
         self._parquet = pq.ParquetFile(
-            self._file, metadata=metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+            self._file,
+            metadata=metadata,
+            buffer_size=_BUFFER_BYTES,
+            pre_buffer=False,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit=int96_unit,
         )
         self._batches: Iterator[Any] = iter(())
         self._batch: Any = None

@@ -21,11 +21,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from o41td.encodings import JSON_LINES, holds_records
+from o41td.fields import SOURCE_DTYPES
 from o41td.listing import is_local
+from o41td.projection import PACKED_KEY
 from o41td.workers.child_storage import objects_of
 from o41td.workers.record_feed import open_feed
 from o41td.workers.record_reader import open_record_file
@@ -79,7 +82,7 @@ def _cells_of_columns(
                 while row >= first + batch.num_rows:
                     first += batch.num_rows
                     batch = next(batches)
-                yield place, [_column(batch, name)[row - first].as_py() for name in names]
+                yield place, [_cell(batch, name, row - first) for name in names]
 
 
 def _remote_file(path: str, objects: RemoteObjects) -> pa.PythonFile:
@@ -114,9 +117,12 @@ def _column_named(names: Sequence[str], path: str, name: str, alias: str | None)
     raise _Refusal(f"{path} has no column {name!r}; it has {', '.join(names)}")
 
 
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """The column of exactly this name: asking for `a.b` brings the struct `a` as well."""
-    return batch.column(batch.schema.get_field_index(name))
+def _cell(batch: pa.RecordBatch, name: str, row: int) -> Any:
+    """A value of the column of exactly this name, packed lists as lists: `a.b` brings the struct `a` along."""
+    place = batch.schema.get_field_index(name)
+    value = batch.column(place)[row].as_py()
+    packed = SOURCE_DTYPES.get((batch.schema.field(place).metadata or {}).get(PACKED_KEY, b"").decode())
+    return value if packed is None or value is None else np.frombuffer(value, packed).tolist()
 
 
 def _plain(value: Any) -> Any:

@@ -164,6 +164,26 @@ def start_child(module: str, arguments: Sequence[str], *, log: ChildLog) -> Chil
     ours, theirs = channel_pair()
     # The child inherits the mask, so a Ctrl-C cannot hit it before it has made itself deaf.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+    child: ChildProcess | None = None
+    try:
+        child = _started(module, arguments, ours, theirs, log)
+    finally:
+        theirs.close()
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        except BaseException:  # the Ctrl-C that came meanwhile
+            if child is not None:
+                child.kill()
+                child.wait()
+                child.close()
+            ours.close()
+            raise
+    return child
+
+
+def _started(
+    module: str, arguments: Sequence[str], ours: socket.socket, theirs: socket.socket, log: ChildLog
+) -> ChildProcess:
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, "--socket", str(theirs.fileno()), *arguments],
@@ -183,9 +203,6 @@ def start_child(module: str, arguments: Sequence[str], *, log: ChildLog) -> Chil
     except BaseException:
         ours.close()
         raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        theirs.close()
     try:
         return ChildProcess(process, ours)
     except OSError:  # no descriptor left for its sentinel

@@ -30,11 +30,12 @@ from o41td.listing import is_local
 from o41td.projection import PlanMemory
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
-from o41td.workers.block_decoder import BlockDecoder, Piece, SourceFormat
+from o41td.workers.block_decoder import BlockDecoder
 from o41td.workers.channel import Channel, ChannelClosed
 from o41td.workers.footer import read_footer
 from o41td.workers.messages import (
     AttachArena,
+    CacheUsed,
     CountGoesOn,
     DecodeBlock,
     FooterFailed,
@@ -48,6 +49,10 @@ from o41td.workers.messages import (
     WorkerReady,
     carries_descriptor,
 )
+from o41td.workers.piece import Piece, SourceFormat
+
+if TYPE_CHECKING:
+    from o41td.workers.block_cache import BlockCache
 
 if TYPE_CHECKING:
     from o41td.workers.remote_objects import RemoteObjects
@@ -72,6 +77,7 @@ class Worker:
         self._looked_at: deque[tuple[Message, int | None]] = deque()
         self._arena: MappedArena | None = None
         self._decoder: BlockDecoder | None = None
+        self._cache: BlockCache | None = None
         self._plans = PlanMemory()
         self._remote: RemoteWork | None = None
 
@@ -95,7 +101,9 @@ class Worker:
                 case DecodeBlock():
                     assert self._decoder is not None
                     self._read_ahead(self._decoder)
-                    self._answer(self._decoded(self._decoder, message))
+                    decoded = self._decoded(self._decoder, message)
+                    self._tell_cache(message.block_id)
+                    self._answer(decoded)
                 case _:
                     raise AssertionError(f"{type(message).__name__} is no order for a worker")
 
@@ -133,6 +141,12 @@ class Worker:
 
     def _tell_piece(self, block_id: int, piece: int) -> None:
         self._answer(PieceBegun(block_id, piece))
+
+    def _tell_cache(self, block_id: int) -> None:
+        if self._cache is not None:
+            counts, failure = self._cache.take_counts()
+            if any(counts.values()) or failure is not None:
+                self._answer(CacheUsed(block_id, failure=failure, **counts))
 
     def _answer(self, message: Message) -> None:
         try:
@@ -229,6 +243,11 @@ class Worker:
             SourceFormat(name, tuple(FieldPlan.from_record(record) for record in fields), encoding)
             for name, fields, encoding in zip(order.source_names, order.sources, order.encodings, strict=True)
         ]
+        if order.cache_dir is not None:
+            from o41td.workers.block_cache import BlockCache  # it brings isal
+            from o41td.workers.block_cache_folder import CacheFolder
+
+            self._cache = BlockCache(CacheFolder(order.cache_dir, order.cache_limit_bytes))
         self._decoder = BlockDecoder(
             {region.name: self._arena.region(region.name) for region in layout.fields},
             layout.block_rows,
@@ -237,6 +256,7 @@ class Worker:
             max_held_units=order.max_held_units,
             objects=None if self._remote is None else self._remote.objects,
             facts=None if self._remote is None else self._remote.facts,
+            cache=self._cache,
         )
         if self._remote is not None:
             self._remote.attach(self._decoder, sources, max_row_group_bytes=order.max_row_group_bytes)
@@ -255,8 +275,8 @@ class Worker:
         for order, _descriptor in self._looked_at:
             if isinstance(order, DecodeBlock):
                 for piece in itertools.starmap(Piece, order.pieces[:_READ_AHEAD_PIECES]):
-                    if not is_local(piece.uri):
-                        continue
+                    if not (is_local(piece.uri) or decoder.is_kept(order.source, piece)):
+                        continue  # it is being fetched
                     with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
-                        decoder.reader(order.source, piece).will_need(piece.row_group)
+                        decoder.will_need(order.source, piece)
                 return

@@ -23,6 +23,7 @@ app = typer.Typer(
 
 ConfigPath = Annotated[Path, typer.Argument(help="A stream's config: .toml, .json or .yaml.")]
 Target = Annotated[Path, typer.Argument(help="A config, or a checkpoint.")]
+IndexTargets = Annotated[list[Path], typer.Argument(help="A config or a checkpoint; or files, folders and globs.")]
 Rank = Annotated[int, typer.Option("--rank", help="This training process's number, from 0.")]
 WorldSize = Annotated[int, typer.Option("--world-size", help="How many training processes share the order.")]
 Storage = Annotated[
@@ -192,11 +193,178 @@ def check(
 
 
 @app.command()
-def index(target: Target, storage: Storage = None, as_json: AsJson = False, _debug: Debug = False) -> None:
-    """Read every footer into the index cache, so that streams open at once, and show what is known of the shards."""
-    from o41td.cli.index import show_index
+def index(targets: IndexTargets, storage: Storage = None, as_json: AsJson = False, _debug: Debug = False) -> None:
+    """Read every footer into the index cache, so that streams open at once, and show what is known of the shards.
 
-    show_index(target, storage_path=storage, as_json=as_json)
+    Of files, folders or globs without a config: what shards they are, and which columns they have.
+    """
+    if len(targets) == 1 and targets[0].suffix.lower() in (".toml", ".json", ".yaml", ".yml"):
+        from o41td.cli.index import show_index
+
+        show_index(targets[0], storage_path=storage, as_json=as_json)
+        return
+    from o41td.cli.bare_index import show_files
+
+    if not show_files([str(target) for target in targets], as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def write(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files, folders, globs: Parquet, Arrow, CSV, JSON lines, msgpack.zstf, MDS folders, WebDataset tars."
+        ),
+    ],
+    to: Annotated[str, typer.Option("--to", help="The manifest to publish (…/NAME.json), or its folder.")],
+    split: Annotated[
+        list[str] | None,
+        typer.Option("--split", help="NAME=SHARE, such as train=0.99; may be repeated. All rows are train if absent."),
+    ] = None,
+    split_by: Annotated[
+        str | None, typer.Option("--split-by", help="Rows with the same value of this column go to the same split.")
+    ] = None,
+    stage: Annotated[str | None, typer.Option("--stage", help="The curriculum stage of all shards.")] = None,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Shuffle all rows once, on disk, in bounded memory.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the splits and the shuffle.")] = 0,
+    layout: Annotated[
+        str, typer.Option("--layout", help="balanced, fast, or lists (for tools that want to see lists).")
+    ] = "balanced",
+    fast: Annotated[bool, typer.Option("--fast", help="The same as --layout fast.")] = False,
+    encoding: Annotated[
+        str, typer.Option("--encoding", help="The shards' encoding: parquet, jsonl.gz or msgpack.zstf.")
+    ] = "parquet",
+    input_format: Annotated[
+        str | None, typer.Option("--format", help="What the inputs are, where their suffixes do not tell.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="Keep this column; may be repeated. All if absent.")
+    ] = None,
+    shard_size: Annotated[
+        str, typer.Option("--shard-size", help="What a shard's rows take when decoded, about.")
+    ] = "256MiB",
+    row_group_size: Annotated[
+        str | None, typer.Option("--row-group-size", help="What a row group's rows take when decoded, about.")
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Shards that are written at once.")] = 2,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Write rows of other formats, or of Parquet laid out badly, as shards that stream fast, and a manifest.
+
+    Run again after a kill it goes on: shards that are done are passed over. Every shard is read back and compared.
+    """
+    from o41td.cli.write import write_data, write_job_of
+
+    job = write_job_of(
+        inputs,
+        to,
+        splits=split,
+        layout="fast" if fast else layout,
+        shard_size=shard_size,
+        row_group_size=row_group_size,
+        split_by=split_by,
+        stage=stage,
+        shuffle=shuffle,
+        seed=seed,
+        encoding=encoding,
+        input_format=input_format,
+        columns=column,
+        threads=threads,
+    )
+    write_data(job, as_json=as_json)
+
+
+@app.command()
+def pack(
+    inputs: Annotated[
+        list[str], typer.Argument(help="Files, folders, globs of documents, one a row, as `write` takes.")
+    ],
+    to: Annotated[str, typer.Option("--to", help="The manifest to publish (…/NAME.json), or its folder.")],
+    length: Annotated[int, typer.Option("--length", min=1, help="Tokens of a sequence.")],
+    method: Annotated[
+        str, typer.Option("--method", help="best-fit keeps documents whole; concatenate cuts them and wastes nothing.")
+    ] = "best-fit",
+    column: Annotated[str, typer.Option("--column", help="The column of token lists.")] = "tokens",
+    mask_column: Annotated[
+        str | None, typer.Option("--mask-column", help="A column of as many bools: which tokens count for the loss.")
+    ] = None,
+    separator: Annotated[
+        int | None, typer.Option("--separator", min=0, help="A token to put behind every document.")
+    ] = None,
+    pad: Annotated[int, typer.Option("--pad", min=0, help="The token of padding.")] = 0,
+    drop_last: Annotated[bool, typer.Option("--drop-last", help="Leave out a last sequence that is not full.")] = False,
+    split: Annotated[str, typer.Option("--split", help="The split of all shards.")] = "train",
+    stage: Annotated[str | None, typer.Option("--stage", help="The curriculum stage of all shards.")] = None,
+    layout: Annotated[str, typer.Option("--layout", help="balanced, fast or lists.")] = "balanced",
+    fast: Annotated[bool, typer.Option("--fast", help="The same as --layout fast.")] = False,
+    input_format: Annotated[
+        str | None, typer.Option("--format", help="What the inputs are, where their suffixes do not tell.")
+    ] = None,
+    shard_size: Annotated[
+        str, typer.Option("--shard-size", help="What a shard's rows take when decoded, about.")
+    ] = "256MiB",
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Shards that are written at once.")] = 2,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Pack documents into sequences of one length, with loss masks, position ids, lengths and each piece's source.
+
+    Run again after a kill it goes on. Says how many tokens came in, and how much of what went out is padding.
+    """
+    from o41td.cli.pack import pack_documents, pack_job_of
+
+    job = pack_job_of(
+        inputs,
+        to,
+        layout="fast" if fast else layout,
+        shard_size=shard_size,
+        length=length,
+        method=method,
+        column=column,
+        mask_column=mask_column,
+        separator=separator,
+        pad=pad,
+        drop_last=drop_last,
+        split=split,
+        stage=stage,
+        input_format=input_format,
+        threads=threads,
+    )
+    pack_documents(job, as_json=as_json)
+
+
+@app.command()
+def inspect(
+    target: Annotated[str, typer.Argument(help="A shard, a file of another format, a manifest, or a config.")],
+    rows: Annotated[int, typer.Option("--rows", min=0, help="How many of the first rows to show.")] = 3,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw how long lists are here: padding and cuts.")] = None,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Show what a file holds and how it is laid out: columns, row groups, codecs, lengths of lists, first rows.
+
+    Of a config, the first rows are those that a stream would deliver, and padding and cuts are told.
+    """
+    from o41td.cli.inspect import show_target
+
+    show_target(target, rows=rows, plot_path=plot, as_json=as_json)
+
+
+@app.command()
+def cache(
+    cache_dir: Annotated[Path, typer.Argument(help="A config's cache_dir.", metavar="DIR")],
+    clear: Annotated[bool, typer.Option("--clear", help="Remove every file of the cache, and nothing else.")] = False,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Say what a block cache holds: files, bytes on disk, when they were used."""
+    from o41td.cli.cache import show_cache
+
+    show_cache(cache_dir, clear=clear, as_json=as_json)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from o41td.cli.progress import opening_shown
 from o41td.cli.wording import duration_text
-from o41td.memory import human_bytes
+from o41td.sizes import human_bytes
 
 __all__ = ["check_view", "show_check"]
 

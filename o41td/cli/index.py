@@ -16,7 +16,7 @@ from o41td.cli.progress import opening_shown
 from o41td.cli.wording import bytes_text, count_text, counted_text
 from o41td.index import SourceIndex
 
-__all__ = ["index_record", "show_index"]
+__all__ = ["index_record", "shards_table", "show_index"]
 
 _MOST_SHARDS_SHOWN = 64
 
@@ -44,7 +44,7 @@ def show_index(config_path: Path, *, storage_path: Path | None = None, as_json: 
     if as_json:
         print(json.dumps(records), flush=True)  # noqa: T201 - a program reads this
     else:
-        Console(highlight=False).print(_view(records))
+        Console(highlight=False).print(shards_table(records))
 
 
 def index_record(source: SourceIndex) -> dict[str, Any]:
@@ -69,7 +69,8 @@ def index_record(source: SourceIndex) -> dict[str, Any]:
     }
 
 
-def _view(records: Sequence[dict[str, Any]]) -> Table:
+def shards_table(records: Sequence[dict[str, Any]]) -> Table:
+    """What a person sees of the records of some sources."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("rows", "groups", "bytes"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -78,7 +79,10 @@ def _view(records: Sequence[dict[str, Any]]) -> Table:
         name = Text(f"{record['source']}: {counted_text(len(record['shards']), 'shard')}", style="bold")
         table.add_row(*_numbers(record), name)
         for shard in record["shards"][:_MOST_SHARDS_SHOWN]:
-            table.add_row(*_numbers(shard), Text(shard["uri"]))
+            if "error" in shard:
+                table.add_row("", "", "", Text(shard["error"], style="red"))
+            else:
+                table.add_row(*_numbers(shard), Text(shard["uri"]))
         if len(record["shards"]) > _MOST_SHARDS_SHOWN:
             more = count_text(len(record["shards"]) - _MOST_SHARDS_SHOWN)
             table.add_row("", "", "", Text(f"… and {more} more; --json has all", style="dim"))

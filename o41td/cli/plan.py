@@ -15,7 +15,7 @@ from rich.text import Text
 from o41td.cli.plot import check_plot, plot_curriculum
 from o41td.cli.progress import opening_shown
 from o41td.cli.wording import bytes_text, count_text, counted_text, share_text
-from o41td.memory import human_bytes
+from o41td.sizes import human_bytes
 
 __all__ = ["differences_view", "plan_view", "show_plan"]
 

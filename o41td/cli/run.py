@@ -37,6 +37,8 @@ def run_config(
 ) -> None:
     """Stream the config's stages in turn and print a summary; its last line is JSON with `as_json`.
 
+    The JSON comes too when a signal ends an open stream; what a person is told then is on standard error.
+
     Args:
         config_path: the config.
         rank: this process's number.
@@ -61,6 +63,7 @@ def run_config(
     progress = SilentProgress() if as_json else progress_on(console)
     figures = Figures()
     is_saved = False
+    record: dict[str, Any] | None = None
     try:
         with asked_to_end(), contextlib.ExitStack() as stack:
             with opening_shown(console) as on_footer:
@@ -88,16 +91,38 @@ def run_config(
                 if checkpoint_path is not None:
                     stream.checkpoint().save(checkpoint_path)
                     is_saved = True
-            record = _record_of(stream, figures)
+                record = _record_of(stream, figures, bad_rows=_bad_rows_of(stream, config))
     except AskedToEnd as asked:
+        if as_json and record is not None:
+            _print_json(record)
         raise Interrupted(_ending_text(asked, figures, checkpoint_path if is_saved else None), asked.number) from None
+    assert record is not None
     if as_json:
-        print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
+        _print_json(record)
     else:
         print_run_summary(Console(), record, checkpoint_path=checkpoint_path)
 
 
-def _record_of(stream: BatchStream, figures: Figures) -> dict[str, Any]:
+def _print_json(record: dict[str, Any]) -> None:
+    print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
+
+
+def _bad_rows_of(stream: BatchStream, config: BatchStreamConfig) -> int | None:
+    """Rows found bad, for which others stood in; None where the loader cannot say it any more.
+
+    Blocks: for one question to the coordinator, where rows may be replaced at all.
+    """
+    from o41td import O41Error
+
+    if config.on_bad_data != "replace":
+        return 0
+    try:
+        return int(stream.stats()["bad_rows"])
+    except O41Error:
+        return None
+
+
+def _record_of(stream: BatchStream, figures: Figures, *, bad_rows: int | None) -> dict[str, Any]:
     """The summary as `o41td run --json` prints it."""
     return {
         "batches": figures.batches,
@@ -108,6 +133,7 @@ def _record_of(stream: BatchStream, figures: Figures) -> dict[str, Any]:
         "rows_per_s": round(figures.rows / figures.flowing_s, 1) if figures.flowing_s > 0 else 0.0,
         "wait_s": round(figures.wait_s, 4),
         "dropped_rows": figures.dropped_rows,
+        "bad_rows": bad_rows,
         "order_digest": stream.order_digest,
     }
 

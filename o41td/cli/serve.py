@@ -10,8 +10,9 @@ from rich.console import Console
 
 from o41td.cli.ending import AskedToEnd, asked_to_end
 from o41td.cli.progress import opening_shown
-from o41td.cli.wording import bytes_text, count_text
+from o41td.cli.wording import count_text
 from o41td.service import Loader, LoaderRequest
+from o41td.sizes import human_bytes
 
 __all__ = ["serve_config"]
 
@@ -42,13 +43,13 @@ def serve_config(
     """
     from o41td import BatchStreamConfig
     from o41td.cli.storage import storage_of
-    from o41td.serving import keep_serving, request_to_serve, served_ranks_of
+    from o41td.serving import keep_serving, request_to_serve, served_name, served_ranks_of
 
     config = BatchStreamConfig.load(config_path)
     request = request_to_serve(config, name, *served_ranks_of(ranks, world_size), storage=storage_of(storage_path))
     console = Console(stderr=True, highlight=False)
     try:
-        with asked_to_end(), opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:
+        with asked_to_end(), served_name(name), opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:
             keep_serving(
                 request,
                 on_open=lambda loader: _tell_ready(request, loader, as_json=as_json),
@@ -76,7 +77,7 @@ def _tell_ready(request: LoaderRequest, loader: Loader, *, as_json: bool) -> Non
     which = f"rank {first}" if first == last else f"ranks {first} to {last}"
     print(  # noqa: T201 - a script waits for it
         f"Ready: {request.name} serves {which} of {request.world_size}, from an arena of "
-        f"{bytes_text(loader.layout.total_bytes)} (pid {loader.coordinator_pid}, "
+        f"{human_bytes(loader.layout.total_bytes)} (pid {loader.coordinator_pid}, "
         f"{count_text(sum(source.num_rows for source in loader.sources))} rows).",
         flush=True,
     )

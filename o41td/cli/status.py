@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from o41td.cli.failure import UsageProblem
-from o41td.cli.wording import bytes_text, count_text, duration_text, share_text
-from o41td.memory import human_bytes
+from o41td.cli.wording import count_text, counted_text, duration_text, share_text
+from o41td.sizes import human_bytes
 
 __all__ = ["loaders_view", "show_status"]
 
 _WATCH_S = 1.0
+_PAPER_WIDTH = 1000
 _MOST_WORKERS_SHOWN = 16
 _MOST_SOURCES_SHOWN = 16
 _SHRINKING = ("stage", "source")
@@ -74,7 +77,7 @@ def show_status(*, watch: bool, as_json: bool, as_prometheus: bool = False) -> N
 
     if as_prometheus and (as_json or watch):
         raise UsageProblem("--prometheus prints figures once, for one scrape: give it without --json and --watch")
-    console = Console()
+    console = _console()
     if as_prometheus:
         sys.stdout.write(prometheus_text(list_loaders()))
     elif as_json:
@@ -95,8 +98,14 @@ def show_status(*, watch: bool, as_json: bool, as_prometheus: bool = False) -> N
             time.sleep(_WATCH_S)
 
 
+def _console() -> Console:
+    """A terminal as wide as it is; in a pipe or a file, where lines have no width, nothing is wrapped or cut."""
+    is_paper = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=_PAPER_WIDTH if is_paper else None)
+
+
 def loaders_view(loaders: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """What a person sees of `list_loaders()`; fits into 80 columns."""
+    """What a person sees of `list_loaders()`; fits into 80 columns, and takes what room there is."""
     if not loaders:
         return Text("No loader of yours runs on this machine. One starts with open_batch_stream or `o41td run`.")
     return Group(*(_loader_view(loader) for loader in loaders))
@@ -111,25 +120,45 @@ def _loader_view(loader: Mapping[str, Any]) -> RenderableType:
     heading = Text.assemble((str(loader["name"]), "bold"), (f"  pid {loader['pid']}", "dim"))
     if loader.get("uptime_s"):
         heading.append(f", up {duration_text(loader['uptime_s'])}", style="dim")
-    parts: list[RenderableType] = [_verdict_text(loader)]
+    parts: list[RenderableType] = [*_verdict_lines(loader)]
     if loader["ranks"]:
-        parts.append(_ranks_table(loader["ranks"]))
+        parts.append(_Spaced(_ranks_table(loader["ranks"])))
     if loader["workers"]:
-        parts.append(_workers_table(loader["workers"]))
+        parts.append(_Spaced(_workers_table(loader["workers"])))
     if loader["sources"]:
-        parts.append(_sources_table(loader["sources"]))
-    parts += [Text(line, style="dim") for line in (_arena_text(loader), _memory_text(loader["memory"])) if line]
-    return Group(heading, *(Padding(part, (0, 0, 0, 2)) for part in parts), Text(""))
+        parts.append(_Spaced(_sources_table(loader["sources"])))
+    told = (_arena_text(loader), _memory_text(loader["memory"]), _cache_text(loader.get("cache")))
+    parts += [Text(line, style="dim") for line in told if line]
+    return Group(heading, *(Padding(part, (0, 0, 0, 2), expand=False) for part in parts), Text(""))
 
 
-def _verdict_text(loader: Mapping[str, Any]) -> Text:
-    """The verdict, its evidence in brackets, and what to change: "decoding is the limit (…). Raise threads: …"."""
-    text = Text(loader["verdict"], style="green" if loader["limit"] in _GOOD else "yellow")
+def _verdict_lines(loader: Mapping[str, Any]) -> Iterator[Text]:
+    """The verdict, what it rests on, and what to change, each a line of its own where the console is wide enough."""
+    yield Text(loader["verdict"], style="green" if loader["limit"] in _GOOD else "yellow")
     if loader["evidence"]:
-        text.append(f" ({', '.join(loader['evidence'])})", style="not bold dim")
+        yield Text(", ".join(loader["evidence"]), style="dim")
     if loader["advice"]:
-        text.append(f". {loader['advice']}.", style="default")
-    return text
+        yield Text(f"{loader['advice']}.")
+
+
+class _Spaced:
+    """A table with two spaces between its columns where they fit, else one."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._table_for(console, options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._table_for(console, options))
+
+    def _table_for(self, console: Console, options: ConsoleOptions) -> Table:
+        self._table.padding = (0, 2, 0, 0)
+        whole = Measurement.get(console, options.update(width=_PAPER_WIDTH), self._table)
+        if whole.maximum > options.max_width:
+            self._table.padding = (0, 1, 0, 0)
+        return self._table
 
 
 def _ranks_table(ranks: Sequence[Mapping[str, Any]]) -> Table:
@@ -161,7 +190,7 @@ def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
             worker["state"],
             share_text(worker["busy_fraction"], 1) if "busy_fraction" in worker else "–",
             "–" if rate is None else _rate_text(rate / 1e6),
-            bytes_text(worker["rss_bytes"]),
+            human_bytes(worker["rss_bytes"]),
             count_text(worker["restarts"]),
             _reading_text(worker["reading"]),
         )
@@ -183,7 +212,7 @@ def _sources_table(sources: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _table(columns: Sequence[tuple[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table = Table(box=None, header_style="dim", pad_edge=False)
     for title, justify in columns:
         table.add_column(title, justify=justify, no_wrap=title not in _SHRINKING)
     return table
@@ -212,6 +241,19 @@ def _memory_text(memory: Mapping[str, Any]) -> str:
     if used is None:
         return f"memory {bound}" if bound else ""
     return f"memory {human_bytes(used)}{f' of {bound}' if bound else ''}"
+
+
+def _cache_text(cache: Mapping[str, Any] | None) -> str:
+    """The block cache: "cache 97 % of 1,024 units found, 3.2 GiB read, 101.0 MiB written, 12 files evicted"."""
+    if cache is None:
+        return ""
+    asked = cache["hits"] + cache["misses"]
+    text = f"cache {share_text(cache['hits'], asked)} of {count_text(asked)} units found"
+    text += f", {human_bytes(cache['read_bytes'])} read, {human_bytes(cache['written_bytes'])} written"
+    for key, word in (("evicted_files", "evicted"), ("broken_files", "damaged")):
+        if cache[key]:
+            text += f", {counted_text(cache[key], 'file')} {word}"
+    return f"{text}; it keeps nothing more: {cache['failure']}" if cache["failure"] else text
 
 
 def _rate_text(rate: float) -> str:

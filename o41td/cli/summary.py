@@ -17,7 +17,7 @@ from o41td.cli.wording import (
     share_text,
     speed_text,
 )
-from o41td.memory import human_bytes
+from o41td.sizes import human_bytes
 
 __all__ = ["print_demo_summary", "print_run_summary"]
 
@@ -40,10 +40,10 @@ def print_run_summary(console: Console, record: dict[str, Any], *, checkpoint_pa
             ("first batch", f"{duration_text(first_batch_s)} after open"),
             ("waiting", f"{share_text(record['wait_s'], flowing_s)} of the time: nothing is trained between batches"),
         ]
-    lines += [
-        ("dropped", f"{count_text(record['dropped_rows'])} rows"),
-        ("order digest", digest_text(record["order_digest"])),
-    ]
+    lines.append(("dropped", f"{count_text(record['dropped_rows'])} rows"))
+    if record["bad_rows"]:
+        lines.append(("replaced", f"{counted_text(record['bad_rows'], 'row')} that could not be had, by others"))
+    lines.append(("order digest", digest_text(record["order_digest"])))
     if checkpoint_path is not None:
         lines.append(("checkpoint", str(checkpoint_path)))
     _print_lines(console, lines, indent=0)

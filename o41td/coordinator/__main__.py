@@ -22,7 +22,7 @@ def main() -> int:
     ignore_group_signals()
     owner = connection_from(arguments.socket, blocking=False)
     log = ChildLog()
-    pool = WorkerPool(log)
+    pool = WorkerPool(log, owner_pid=owner.peer_pid)
     try:
         for number in range(arguments.workers):
             pool.start(number)

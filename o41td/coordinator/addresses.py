@@ -45,7 +45,7 @@ class BlockAddresses:
                     piece.row_start,
                     piece.row_stop,
                     piece.block_row,
-                    shard.etag,
+                    shard.version,
                 ]
             )
         return DecodeBlock(

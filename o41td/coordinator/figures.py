@@ -20,7 +20,7 @@ from o41td.exclusions import Exclusions
 from o41td.host_memory import own_bytes
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
-from o41td.workers.messages import BatchesGathered, BlockDecoded, ServeFrom, StorageUsed
+from o41td.workers.messages import BatchesGathered, BlockDecoded, CacheUsed, ServeFrom, StorageUsed
 
 __all__ = ["FIGURES_FORMAT", "LoaderFigures", "opening_record"]
 
@@ -32,6 +32,7 @@ _LOOK_S = 1.0
 _WORK = ("fetch_s", "decode_s", "project_s")
 _OF_STORAGE = ("requests", "retries", "renewals", "requested_bytes", "received_bytes")
 _OF_RANK = ("batches", "rows", "wait_s")
+_OF_CACHE = ("hits", "misses", "read_bytes", "written_bytes", "evicted_files", "evicted_bytes", "broken_files")
 
 
 class _Position:
@@ -72,10 +73,16 @@ class _RankFigures:
 
 
 class LoaderFigures:
-    """What a loader has done so far."""
+    """What a loader has done so far.
+
+    Attributes:
+        cache_failure: Why the block cache keeps nothing any more, "" while it does.
+    """
 
     def __init__(self) -> None:
         """Nothing yet."""
+        self.cache_failure = ""
+        self._cache = dict.fromkeys(_OF_CACHE, 0)
         self._counts: dict[str, float] = dict.fromkeys((*_WORK, "decoded_bytes"), 0.0)
         self._recent = RecentCounts(window_s=_WINDOW_S, every_s=_LOOK_S)
         self._ranks: dict[int, _RankFigures] = {}
@@ -151,6 +158,14 @@ class LoaderFigures:
             "last_error": self.last_storage_error,
         }
 
+    def note_cache(self, stage: int, source: int, message: CacheUsed) -> None:
+        """A worker has used the block cache for a block of a source."""
+        for name in _OF_CACHE:
+            self._cache[name] += getattr(message, name)
+        for what, count in (("hits", message.hits), ("misses", message.misses)):
+            name = f"{what} of source {stage}/{source}"
+            self._counts[name] = self._counts.get(name, 0.0) + count
+
     def note_time(self, state: LoaderState) -> None:
         """Time has passed: looks at the counters if it is time for that."""
         now_s = time.monotonic()
@@ -172,10 +187,12 @@ class LoaderFigures:
         reading: Mapping[int, dict[str, Any]],
         sources: Sequence[Sequence[SourceIndex]],
         served_ranks: Sequence[int] | None,
+        cache_dir: str | None = None,
     ) -> dict[str, Any]:
         """Returns everything as one record (a new dict of plain values).
 
-        `reading` says what busy workers read, `sources[stage]` are those of a stage, `served_ranks` may join by name.
+        `reading` says what busy workers read, `sources[stage]` are those of a stage, `served_ranks` may join by name,
+        blocks are kept in `cache_dir`.
 
         Blocks: on /proc, for a few milliseconds.
         """
@@ -219,6 +236,7 @@ class LoaderFigures:
                 "terms": dict(size.bound.terms),
             },
             "storage": self._storage(growth, elapsed_s),
+            "cache": None if cache_dir is None else {"dir": cache_dir, **self._cache, "failure": self.cache_failure},
             "uptime_s": now_s - self._since_s if self._since_s else 0.0,
             "recent": {"window_s": elapsed_s, **{count: growth[count] for count in recent}},
             "bad_rows": state.num_bad_rows,
@@ -267,6 +285,8 @@ class LoaderFigures:
             "epoch": epoch,
             "progress": progress,
             "decoded_rows": int(self._counts.get(f"rows of source {name}", 0)),
+            "cache_hits": int(self._counts.get(f"hits of source {name}", 0)),
+            "cache_misses": int(self._counts.get(f"misses of source {name}", 0)),
             "recent_bytes": growth.get(f"bytes of source {name}", 0.0),
             "recent_work_s": growth.get(f"work of source {name}", 0.0),
         }

@@ -11,7 +11,7 @@ every unit, only a few shards of each source are opened, to check the schema and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ __all__ = ["IndexReading"]
 
 _MAX_ERRORS_TOLD = 5
 _NUM_SAMPLES = 4
+_LOOK_UPS_TOLD = 1024
 _SAVE_EVERY_BYTES = 1 << 30
 
 
@@ -78,8 +79,12 @@ class IndexReading:
         storage: dict[str, Any] | None,
         expected: Sequence[dict[str, Any]] | None,
         resolved: Mapping[tuple[int, int], SourceShards] | None = None,
+        on_look_up: Callable[[int, int], None] = lambda _known, _listed: None,
     ) -> None:
         """Lists the shards of every source, but for those that are `resolved`, and takes from the cache what is there.
+
+        `on_look_up` is called now and then meanwhile, with how many shards are known and listed: of a million files it
+        takes a while to ask for their sizes and times.
 
         Raises:
             O41Error: A source names no file, or a file that is not there.
@@ -92,6 +97,7 @@ class IndexReading:
         self._of_source: dict[tuple[int, int], list[_Wanted]] = {}
         self._caches: dict[str, IndexCache] = {}
         self._counted_bytes = 0
+        self._on_look_up = on_look_up
         shelf = ManifestShelf()
         for stage, stage_job in enumerate(job.stages):
             for number, source in enumerate(stage_job.sources):
@@ -199,6 +205,8 @@ class IndexReading:
                 wanted = _Wanted(shard.path, source, listed.encoding, identity, cache, counts)
                 self._wanted[key] = wanted
                 self._take_from_cache(wanted)
+                if len(self._wanted) % _LOOK_UPS_TOLD == 0:
+                    self._on_look_up(len(self._wanted), sum(len(sources.shards) for sources in self._listed.values()))
             if wanted.units is None and wanted.stated_rows is None:
                 _uri, rows, _size, version = resumed.get(shard.path, (None, None, None, None))
                 stated = shard if rows is None else replace(shard, rows=rows)

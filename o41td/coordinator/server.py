@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
+from collections.abc import Callable
 from typing import Any, assert_never
 
 import numpy as np
@@ -68,6 +69,7 @@ from o41td.workers.messages import (
     BatchesReady,
     BlockDecoded,
     BlockFailed,
+    CacheUsed,
     CountGoesOn,
     FooterFailed,
     FooterRead,
@@ -233,10 +235,11 @@ class LoaderServer:
             if worker.ready:
                 self._handle(WorkerBecameReady(worker.number))
         notices = [self._segment.notice] if self._segment.notice else []
-        self._opened = LoaderOpened(
+        opened = LoaderOpened(
             layout=layout.to_record(), sources=records, bound=bound, arena_kind=self._segment.kind, notices=notices
         )
-        self._tell_all(self._opened, self._segment.fd)
+        self._tell_all(opened, self._segment.fd)
+        self._opened = opened if self._is_served else None  # it is large where shards are many
         self._open_status_port()
         assert self._status_port is not None
         if not self._status_port.is_open:
@@ -282,14 +285,31 @@ class LoaderServer:
 
     def _read_index(self, job: StreamJob) -> list[SourceIndex]:
         assert self._request is not None
-        resolved = self._resolve_remote_sources(job)
+        told_s = 0.0
+
+        def tell(num_known: int, num_shards: int) -> None:
+            nonlocal told_s
+            now_s = time.monotonic()
+            if now_s - told_s > _PROGRESS_EVERY_S:
+                told_s = now_s
+                self._footers = num_known, num_shards
+                self._tell_all(OpenProgress(*self._footers))
+                self._loop.turn(0)  # the owner may be gone
+
+        resolved = self._resolve_remote_sources(job, tell)
         reading = IndexReading(
-            job, storage=self._storage_record(), expected=self._request.expected_sources, resolved=resolved
+            job,
+            storage=self._storage_record(),
+            expected=self._request.expected_sources,
+            resolved=resolved,
+            on_look_up=tell,
         )
-        self._work_off(FooterDesk(reading), job, reading)
+        self._work_off(FooterDesk(reading), job, lambda: tell(reading.num_done, reading.num_shards))
         return reading.finish()
 
-    def _resolve_remote_sources(self, job: StreamJob) -> dict[tuple[int, int], SourceShards]:
+    def _resolve_remote_sources(
+        self, job: StreamJob, tell: Callable[[int, int], None]
+    ) -> dict[tuple[int, int], SourceShards]:
         """Returns the shards of every source that names something remote, listed by workers."""
         shelf = ManifestShelf()
         remote = [
@@ -304,24 +324,20 @@ class LoaderServer:
             ResolveSource(task_id, source.to_record(), self._storage_record())
             for task_id, (_stage, _number, source) in enumerate(remote)
         )
-        self._work_off(desk, job)
+        self._work_off(desk, job, lambda: tell(0, 0))
         return {remote[task_id][:2]: shards for task_id, shards in desk.resolved().items()}
 
-    def _work_off(self, desk: FooterDesk | SourceDesk, job: StreamJob, reading: IndexReading | None = None) -> None:
-        """Has workers do all that lies on a desk."""
+    def _work_off(self, desk: FooterDesk | SourceDesk, job: StreamJob, tell: Callable[[], None]) -> None:
+        """Has workers do all that lies on a desk; `tell` tells how far it is."""
         assert self._request is not None
         self._desk = desk
         self._give_tasks()
-        told_s, began_s = 0.0, time.monotonic()
+        began_s = time.monotonic()
         while not desk.is_done:
             self._pump()
             self._tell_slow_tasks(desk, job)
-            now_s = time.monotonic()
-            if now_s - told_s > _PROGRESS_EVERY_S:
-                told_s = now_s
-                self._footers = (0, 0) if reading is None else (reading.num_done, reading.num_shards)
-                self._tell_all(OpenProgress(*self._footers))
-            if now_s - began_s > _PROGRESS_EVERY_S and not self._request.plan_only:
+            tell()
+            if time.monotonic() - began_s > _PROGRESS_EVERY_S and not self._request.plan_only:
                 self._open_status_port()
         self._desk = None
 
@@ -490,6 +506,8 @@ class LoaderServer:
             encodings=[source.encoding for source in self._sources],
             max_row_group_bytes=job.max_row_group_bytes,
             max_held_units=self._size.bound.shape.held_units,
+            cache_dir=job.cache_dir,
+            cache_limit_bytes=job.cache_limit_bytes,
             storage=self._storage_record() if any(is_remote_source(source) for source in self._sources) else None,
         )
 
@@ -521,6 +539,12 @@ class LoaderServer:
                 key = self._table[message.block_id].key
                 self._figures.note_decoded(worker.number, key.stage, key.source, message)
                 self._handle(BlockWasDecoded(worker.number, message.block_id, _bad_rows_of(message)))
+            case CacheUsed():
+                assert self._table is not None
+                key = self._table[message.block_id].key
+                self._figures.note_cache(key.stage, key.source, message)
+                if message.failure is not None:
+                    self._tell_cache_failure(message.failure)
             case PieceBegun():
                 self._handle(PieceWasBegun(worker.number, message.block_id, message.piece))
             case BlockFailed():
@@ -539,7 +563,7 @@ class LoaderServer:
             case SourceResolved() | ResolveFailed():
                 is_there = isinstance(self._desk, SourceDesk)
                 return is_there and self._desk is not None and self._desk.awaits(worker.number, message.task_id)
-            case BlockDecoded() | BlockFailed() | PieceBegun():
+            case BlockDecoded() | BlockFailed() | PieceBegun() | CacheUsed():
                 if self._state is None or self._table is None:
                     return False
                 if not self._state.workers[worker.number].is_at(message.block_id):
@@ -547,9 +571,18 @@ class LoaderServer:
                 block = self._table[message.block_id]
                 if isinstance(message, PieceBegun):
                     return 0 <= message.piece < len(block.pieces)
+                if isinstance(message, CacheUsed):
+                    return self._job is not None and self._job.cache_dir is not None
                 return all(_are_rows_of(block, bad.rows) for bad in _bad_rows_of(message))
             case _:
                 return False
+
+    def _tell_cache_failure(self, why: str) -> None:
+        """Tells everybody that blocks are not kept any more, when the first worker says so."""
+        if not self._figures.cache_failure:
+            self._figures.cache_failure = why
+            text = f"cache_dir cannot be written, so no more blocks are kept: {why}. The stream goes on without"
+            self._tell_all(LoaderNotice(text, is_warning=True))
 
     def _lose_worker(self, worker: PooledWorker, cause: str, exit_code: int) -> None:
         if self._desk is not None:
@@ -650,6 +683,7 @@ class LoaderServer:
             reading={worker: self._addresses.place_of(at, for_s) for worker, at, for_s in self._state.current_blocks()},
             sources=self._by_stage,
             served_ranks=self._request.ranks if self._is_served else None,
+            cache_dir=None if self._job is None else self._job.cache_dir,
         )
 
 

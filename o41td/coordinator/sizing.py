@@ -29,10 +29,12 @@ from o41td.index import SourceIndex, is_remote_source
 from o41td.job import StageJob, StreamJob
 from o41td.listing import is_local
 from o41td.memory import (
+    CACHE_WORK_BYTES,
     HTTP_WORKER_BYTES,
     MAX_RECORD_FEEDS,
     RECORD_FETCH_BYTES,
     RECORD_READ_AHEAD_BYTES,
+    RECORD_VALUES_FACTOR,
     RECORD_WORK_BYTES,
     S3_WORKER_BYTES,
     LoaderShape,
@@ -44,6 +46,7 @@ from o41td.memory import (
     slots_needed,
     stream_bytes,
 )
+from o41td.order_lookup import most_batch_rows
 from o41td.shm.layout import ArenaLayout, plan_arena
 
 __all__ = ["LoaderSize", "size_loader"]
@@ -78,6 +81,7 @@ def size_loader(
     Raises:
         MemoryBoundError: It cannot be had within `limit_bytes`.
     """
+    job = _without_room_for_nothing(job, sources)
     fields = job.stages[0].sources[0].fields
     row_bytes = sum(field_bytes(field) for field in fields)
     every = [source for stage in sources for source in stage]
@@ -100,12 +104,14 @@ def size_loader(
         ranks_a_window=-(-len(ranks) // len(groups)),
         num_columns=len(fields),
         max_row_group_bytes=job.max_row_group_bytes,
+        cache_bytes=CACHE_WORK_BYTES if job.cache_dir is not None else 0,
         held_units=num_windows + 1,
         **_largest_units(every, job.max_row_group_bytes, len(fields), num_windows + 1),
         **_remote_units(every, job.max_row_group_bytes),
         footers_bytes=sum(source.footers_bytes for source in every),
         largest_footer_bytes=max((source.largest_footer_bytes for source in every), default=0),
         num_units=sum(len(source.unit_rows) for source in every),
+        num_shards=sum(len(source.shards) for source in every),
         announced_rows=max(_window_batches(job, stage) * stage.batch_size for stage in job.stages),
         buffer_rows=max(stage.buffer_rows for stage in job.stages),
         reach_rows=_most_rows(job, sources),
@@ -157,6 +163,15 @@ def size_loader(
     )
 
 
+def _without_room_for_nothing(job: StreamJob, sources: Sequence[Sequence[SourceIndex]]) -> StreamJob:
+    """Returns the job with batches no larger than they can become."""
+    stages = zip(job.stages, sources, strict=True)
+    return replace(
+        job,
+        stages=tuple(replace(stage, batch_size=most_batch_rows(stage, job.lanes, found)) for stage, found in stages),
+    )
+
+
 def _regions_of(fields: Sequence[FieldPlan]) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(field.name, NUMPY_DTYPES[field.dtype].str, field.shape) for field in fields]
 
@@ -178,7 +193,9 @@ def _largest_units(sources: Sequence[SourceIndex], max_bytes: int, num_columns: 
     found = {"whole_bytes": 0, "whole_rows": 0, "fetch_bytes": 0, "stream_bytes": 0}
     for source in sources:
         if holds_records(source.encoding):  # read piece by piece, however large the shard is
-            found["whole_bytes"] = max(found["whole_bytes"], RECORD_WORK_BYTES)
+            record_bytes = int((source.unit_decoded_bytes // np.maximum(source.unit_rows, 1)).max(initial=0))
+            work_bytes = RECORD_WORK_BYTES + RECORD_VALUES_FACTOR * record_bytes
+            found["whole_bytes"] = max(found["whole_bytes"], work_bytes)
             fetch_bytes = RECORD_FETCH_BYTES
             if is_remote_source(source):
                 fetch_bytes += min(held_units, MAX_RECORD_FEEDS) * RECORD_READ_AHEAD_BYTES

@@ -30,9 +30,10 @@ class PooledWorker:
 class WorkerPool:
     """Starts workers and ends them all; the crew watches their channels and sentinels."""
 
-    def __init__(self, log: ChildLog) -> None:
-        """Workers write to `log` what they write to standard error."""
+    def __init__(self, log: ChildLog, *, owner_pid: int) -> None:
+        """Workers write to `log` what they write to standard error, and watch over the loader's owner."""
         self._log = log
+        self._owner_pid = owner_pid
         self.workers: dict[int, PooledWorker] = {}
 
     def start(self, number: int) -> PooledWorker:
@@ -42,7 +43,9 @@ class WorkerPool:
             OSError: The system has no room for one more process or descriptor; everything is as before.
         """
         before = self.workers.get(number)
-        process = start_child("o41td.workers", ["--worker", str(number)], log=self._log)
+        process = start_child(
+            "o41td.workers", ["--worker", str(number), "--owner", str(self._owner_pid)], log=self._log
+        )
         worker = PooledWorker(
             number=number,
             process=process,

@@ -19,7 +19,7 @@ from o41td.workers.messages import (
     FooterFailed,
     Message,
     PieceBegun,
-    Retire,
+    StatsRequest,
     encode_message,
 )
 from stream_reference import Reference, stage_of, stream_config
@@ -37,7 +37,7 @@ FOREIGN = {
     "a length of 4 GiB": ("start", "write:ffffffff"),
     "a footer that it was not asked for": ("start", _frame(FooterFailed(99, ERROR))),
     "text": ("shard", TEXT),
-    "no message of a worker": ("shard", _frame(Retire())),
+    "no message of a worker": ("shard", _frame(StatsRequest(1))),
     "a block that it was not given": ("shard", _frame(BlockDecoded(700, 1, 1, 0.0, 0.0, 0.0, [], []))),
     "a failure of a block that it was not given": ("shard", _frame(BlockFailed(-1, [bytes(8)], [ERROR]))),
     "a piece that there is not": ("shard", _frame(PieceBegun(0, 900))),
@@ -74,7 +74,9 @@ def test_a_coordinator_that_prints_to_its_socket_while_opening_is_an_error_at_on
     assert time.monotonic() - begun < 20
 
 
-@pytest.mark.parametrize("words", [TEXT, _frame(BatchesReady(1, 0, [0], [1], [0], [False], b"")), _frame(Retire())])
+@pytest.mark.parametrize(
+    "words", [TEXT, _frame(BatchesReady(1, 0, [0], [1], [0], [False], b"")), _frame(StatsRequest(1))]
+)
 def test_a_coordinator_that_does_so_later_is_replaced(config, faulty_host, words):
     """A frame that is none, batches without their rows, another's message: a new one goes on with the same bytes."""
     reference = Reference(config)

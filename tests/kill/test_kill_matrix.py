@@ -44,7 +44,7 @@ COORDINATOR_POINTS = {
 TRAINER_POINTS = {
     "starting": "return.start_child",
     "fetching": "return.Channel.send.OpenLoader",
-    "slot begun": "call.Gatherer._gather_next",
+    "slot begun": "call.Assembler._assemble_next",
     "slot committed": "return.BatchStream.next",
     "stopping": "call.BatchFeed.close",
 }

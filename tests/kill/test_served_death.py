@@ -9,9 +9,10 @@ import signal
 import socket
 import threading
 
+import psutil
 import pytest
 
-from loader_processes import is_gone, kill, wait_until
+from loader_processes import is_gone, kill, wait_until, wait_until_gone
 from o41td import ConnectError, connect, resume_batch_stream
 from o41td.joining import served_loader
 from o41td.runtime import list_loaders
@@ -96,7 +97,7 @@ def test_a_server_whose_coordinators_keep_dying_gives_up(config, serve):
             killed.add(entry.pid)
         return served.process.poll() is not None
 
-    wait_until(kill_the_next, "the server does not give up")
+    wait_until(kill_the_next, "the server does not give up", deadline_s=90)
     code, told = served.end()
     assert (code, len(killed)) == (1, 5)
     assert "died 5 times in a row" in told
@@ -112,6 +113,26 @@ def test_a_stopped_coordinator_is_replaced_by_its_server(config, serve, join):
     os.kill(served.coordinator_pid, signal.SIGSTOP)
     reference.check_rest(stream, position=1)
     wait_until(lambda: is_gone(served.coordinator_pid), "the stopped coordinator lives on")
+
+
+def test_a_killed_server_takes_its_stopped_coordinator_with_it(config, serve):
+    """SIGSTOP of the coordinator, then SIGKILL of the server: coordinator and workers end all the same."""
+    served = serve(config, "--ranks", "1")
+    loader = psutil.Process(served.process.pid).children(recursive=True)
+    os.kill(served.coordinator_pid, signal.SIGSTOP)
+    served.end(signal.SIGKILL)
+    wait_until_gone(loader, deadline_s=15)
+
+
+def test_a_name_is_free_as_soon_as_its_server_is_killed(config, serve):
+    """SIGKILL of the server, its coordinator stopped: the next of that name starts, and is the only one."""
+    first = serve(config, "--ranks", "1")
+    os.kill(first.coordinator_pid, signal.SIGSTOP)
+    first.end(signal.SIGKILL)
+    second = serve(config, "--ranks", "1", name=first.name)
+    entry = served_loader(first.name)
+    assert entry is not None
+    assert entry.pid == second.coordinator_pid != first.coordinator_pid
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -99,3 +99,18 @@ def test_a_forked_child_that_outlives_the_trainer_does_not_hold_the_loader(confi
         process.kill()
         process.wait()
         wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the fork keeps the loader alive", deadline_s=5)
+
+
+@pytest.mark.parametrize("stopped", [["coordinator"], ["workers"], ["coordinator", "workers"]], ids="+".join)
+def test_a_stopped_loader_ends_with_its_trainer(config_file, stopped):
+    """SIGSTOP of the coordinator, a worker, or both, then SIGKILL of the trainer: nothing is left."""
+    names = shared_memory_names()
+    with _started(config_file) as process:
+        assert process.stdout.readline() == "there\n"
+        loader = psutil.Process(process.pid).children(recursive=True)
+        for role in stopped:
+            next(member for member in loader if f"o41td.{role}" in member.cmdline()).suspend()
+        process.kill()
+        process.wait()
+        wait_until_gone(loader, deadline_s=15)
+    assert shared_memory_names() <= names

@@ -56,3 +56,10 @@ def test_the_defaults_in_the_docs_are_the_configs() -> None:
         assert f"| `{key}` | {default} |" in table
     assert o41td.BatchStreamConfig.model_fields["max_row_group_bytes"].default == 64 * 2**20
     assert o41td.BatchStreamConfig.model_fields["stall_timeout_s"].default == 120
+
+
+def test_the_tables_of_the_projection_are_what_it_does() -> None:
+    """docs/projection.md is as scripts/projection would write it."""
+    script = [sys.executable, "-P", str(ROOT / "scripts" / "projection.py"), "--check"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

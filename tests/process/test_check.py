@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,3 +99,51 @@ def test_index_shows_each_shard(tmp_path: Path, write_shards: shard_writer.Shard
     assert [(shard["rows"], shard["row_groups"]) for shard in source["shards"]] == [(40, 3), (0, 1), (16, 1)]
     assert [shard["bytes"] for shard in source["shards"]] == [path.stat().st_size for path in paths]
     assert all(shard["version"] for shard in source["shards"])
+
+
+def test_index_looks_again_at_a_file_that_changed(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """Rewritten, grown, or replaced by another of the same size and time: what the cache had of it counts no more."""
+    (path,) = write_shards([40], compression="none")
+    (other,) = write_shards([40], compression="none", name="other", first_id=40)
+    config = config_of(tmp_path, [path])
+
+    def indexed() -> tuple[int, str]:
+        (source,) = json.loads(o41td("index", config, "--json").out)
+        return source["rows"], source["shards"][0]["version"]
+
+    first = indexed()
+    assert first[0] == 40
+    assert indexed() == first
+    before = path.stat()
+    assert other.stat().st_size == before.st_size
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(other, path)
+    assert indexed()[1] != first[1]
+    write_shards([56])
+    assert indexed()[0] == 56
+
+
+def test_index_of_bare_files(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """A folder without a config: rows of each shard, columns and where they differ; a damaged shard is told beside."""
+    good = write_shards([40, 16])
+    pq.write_table(pa.table({"id": [1], "label": [0.5]}), good[0].parent / "part-9.parquet")
+    done = o41td("index", good[0].parent, "--json")
+    assert (done.code, done.err) == (0, "")
+    (record,) = json.loads(done.out)
+    assert (record["rows"], record["row_groups"], record["encoding"]) == (57, 5, "parquet")
+    assert [(shard["rows"], shard["bytes"]) for shard in record["shards"]][:2] == [
+        (40, good[0].stat().st_size),
+        (16, good[1].stat().st_size),
+    ]
+    assert {(column["name"], column["type"]): column["shards"] for column in record["columns"]} == {
+        ("id", "int64"): 3,
+        ("tokens", "list<element: int32>"): 2,
+        ("score", "double"): 2,
+        ("flag", "bool"): 2,
+        ("label", "double"): 1,
+    }
+    good[1].write_bytes(b"no Parquet" * 9)
+    done = o41td("index", *good)
+    assert done.code == 1
+    assert "no readable Parquet file" in done.out.replace("\n", " ")
+    assert "tokens" in done.out

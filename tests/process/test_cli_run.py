@@ -15,6 +15,8 @@ import pytest
 import o41td as o41td_package
 import shard_writer
 from command_line import DEADLINE_S, command, o41td, o41td_on_a_terminal, toml_config
+from loader_processes import wait_until
+from o41td.runtime import list_loaders
 
 #  id i64, tokens i32[8], score f64: 8 + 32 + 8 bytes.
 ROW_BYTES = 48
@@ -27,6 +29,7 @@ RUN_KEYS = {
     "rows_per_s",
     "wait_s",
     "dropped_rows",
+    "bad_rows",
     "order_digest",
 }
 
@@ -70,7 +73,7 @@ def test_run_streams_every_stage_to_its_end(straight: dict[str, Any]) -> None:
     """100 rows are 13 batches of 8, 160 rows are 10 of 16: 23 batches, 260 rows, 48 bytes each."""
     assert set(straight) == RUN_KEYS
     assert (straight["batches"], straight["rows"], straight["bytes"]) == (23, 260, 260 * ROW_BYTES)
-    assert straight["dropped_rows"] == 0
+    assert straight["dropped_rows"] == straight["bad_rows"] == 0
     assert 0 < straight["first_batch_s"] <= straight["wall_s"]
 
 
@@ -176,6 +179,30 @@ def test_being_asked_to_end_saves_and_says_so_in_one_line(
         assert last_line_of(rest.out)["rows"] == 40
 
 
+def test_a_program_gets_its_json_after_a_signal_too(endless: Path, tmp_path: Path) -> None:
+    """SIGINT to `run --json` amid an endless stage: code 130, and the last line counts what the checkpoint does."""
+    saved = tmp_path / "saved.json"
+    process = subprocess.Popen(
+        command("run", endless, "--checkpoint", saved, "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def has_begun() -> bool:
+        listed = (loader for loader in list_loaders() if is_child_of(loader["pid"], process.pid))
+        return any(rank["batches"] for loader in listed for rank in loader["ranks"])
+
+    wait_until(has_begun, "no batch came")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert err.startswith("Interrupted after ")
+    record = last_line_of(out)
+    assert set(record) == RUN_KEYS
+    assert record["batches"] == o41td_package.Checkpoint.load(saved).batches_yielded > 0
+
+
 def test_a_signal_that_was_ignored_stays_ignored(endless: Path) -> None:
     """Under nohup a SIGHUP does not end a run; a SIGTERM behind it does."""
     ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
@@ -224,8 +251,11 @@ def test_a_resume_takes_what_may_change_from_the_config(tmp_path: Path, write_sh
     assert o41td("run", strict, "--checkpoint", saved).code == 1
     rest = o41td("run", lenient, "--resume", saved, "--json")
     assert rest.code == 0, rest.err
-    assert last_line_of(rest.out)["rows"] == 80  # the other 80 came before the damage
+    # The other 80 came before the damage, and the shard's one row group is all bad.
+    assert (last_line_of(rest.out)["rows"], last_line_of(rest.out)["bad_rows"]) == (80, 80)
     assert quarantine.exists()
+    shown = o41td("run", lenient, "--resume", saved)
+    assert re.search(r"^replaced +80 rows", shown.out, re.MULTILINE), shown.out
 
 
 def test_a_reader_that_leaves_is_no_error(curriculum: Path) -> None:

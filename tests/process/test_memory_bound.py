@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import time
@@ -21,6 +22,7 @@ from o41td.host_memory import cgroup_paths_of, own_bytes
 from stream_reference import ID_ONLY, file_source, stage_of, stream_config
 
 MIB = 1 << 20
+MOST_RUNS = 5  # samples miss peaks, where the machine is busy most of them, so a low one is looked at again
 STEP_S = 0.15  # a training step now and then, in which everything is fetched that may be
 
 
@@ -94,6 +96,14 @@ def many_sources(folder: Path) -> BatchStreamConfig:
     return stream_config(stage_of(*sources, batch_size=64, buffer_rows=512), fields=[field], threads=2)
 
 
+def large_records(folder: Path) -> BatchStreamConfig:
+    """Records of 3 MB of text, each a million numbers with a null between."""
+    line = json.dumps({"x": [7, None, 5, 6] * 250_000}).encode() + b"\n"
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(line, 1) * 8)
+    field = ProjectedField(name="x", dtype="i32", length=1_000_000, null=0)
+    return stream_config(stage_of([folder / "a.jsonl.gz"], batch_size=2), fields=[field], threads=2)
+
+
 @pytest.mark.parametrize(
     ("write", "is_large", "num_batches"),
     [
@@ -104,6 +114,7 @@ def many_sources(folder: Path) -> BatchStreamConfig:
         (many_tiny_row_groups, False, 125),
         (shards_of_200_columns, False, 39),
         (many_sources, True, 100),
+        (large_records, True, 4),
     ],
 )
 def test_use_is_within_the_bound(
@@ -111,16 +122,20 @@ def test_use_is_within_the_bound(
 ):
     """Peaks of all processes stay below the bound, and the bound below 1.5 times the peak where the data are large."""
     config = write(tmp_path)
-    with MemoryWatch() as watch, open_batch_stream(config) as stream:
-        for number in range(num_batches):
-            assert stream.next() is not None
-            if number in (2, num_batches // 2):
-                time.sleep(STEP_S)
-        stats = stream.stats()
-    used, bound = watch.total_bytes(stats), stats["memory"]["bound_bytes"]
-    told = f"{used // MIB} MiB used of {bound // MIB}: {watch.use.by_role}, terms {stats['memory']['terms']}"
-    assert used <= bound, told
-    assert not is_large or bound <= 1.5 * used, told
+    used = 0
+    for _ in range(MOST_RUNS):
+        with MemoryWatch() as watch, open_batch_stream(config) as stream:
+            for number in range(num_batches):
+                assert stream.next() is not None
+                if number in (2, num_batches // 2):
+                    time.sleep(STEP_S)
+            stats = stream.stats()
+        used, bound = max(used, watch.total_bytes(stats)), stats["memory"]["bound_bytes"]
+        told = f"{used // MIB} MiB used of {bound // MIB}: {watch.use.by_role}, terms {stats['memory']['terms']}"
+        assert used <= bound, told
+        if not is_large or bound <= 1.5 * used:
+            return
+    raise AssertionError(told)
 
 
 def test_twenty_epochs_take_no_more_than_two(tmp_path: Path, open_stream):

@@ -150,7 +150,7 @@ def test_what_cannot_be_served_is_refused_with_its_reason(write_shards, serve, t
     path.write_text(json.dumps(config.to_document()))
     taken = o41td("serve", path, "--name", served.name)
     assert (taken.code, taken.out) == (2, "")
-    assert f"process {served.coordinator_pid}" in taken.err
+    assert f"process {served.process.pid}" in taken.err
     assert o41td("serve", path, "--name", "a/b").code == 2
     assert o41td("serve", path, "--name", unused_name(), "--ranks", "8-15").code == 2
     path.write_text(json.dumps(stream_config(stage_of([tmp_path / "nothing.parquet"])).to_document()))

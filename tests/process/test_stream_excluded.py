@@ -104,6 +104,8 @@ def test_what_lies_ahead_may_be_excluded_on_a_resume(config, reference, open_str
         assert again.batches_yielded == 5
     with pytest.raises(CheckpointError, match=r"exclude \(before batch 5\)"):
         resume_batch_stream(checkpoint, exclude=[(2, 4)])
+    with pytest.raises(ConfigError, match="7 is not a list; give ranges"):
+        resume_batch_stream(checkpoint, exclude=7)
     with pytest.raises(CheckpointError, match="exclude"):
         open_stream(config.model_copy(update={"exclude": ()})).load_state_dict(checkpoint.to_document())
 

@@ -69,6 +69,25 @@ print(caught, flush=True)
 """
 
 
+_STARTS_A_CHILD = """
+import os, signal, sys
+import psutil
+from o41td.workers.supervisor import ChildLog, start_child
+
+def interrupt(event, args):
+    if event == "subprocess.Popen":
+        signal.raise_signal(signal.SIGINT)
+
+log = ChildLog()
+before = os.listdir("/proc/self/fd")
+sys.addaudithook(interrupt)
+try:
+    start_child("o41td.workers", ["--worker", "0"], log=log)
+except KeyboardInterrupt:
+    print(psutil.Process().children(), os.listdir("/proc/self/fd") == before)
+"""
+
+
 @pytest.fixture
 def config_file(write_shards, tmp_path):
     """An endless listed stream of 400 rows in batches of 4."""
@@ -111,6 +130,12 @@ def test_ctrl_c_while_opening_leaves_nothing_behind(config_file):
     with _started(_OPENS, config_file) as process:
         out, err = process.communicate(timeout=40)
     assert (process.returncode, out, err) == (0, "4\n", "")
+
+
+def test_ctrl_c_while_a_child_is_made_leaves_no_child():
+    """It is held back until the child is there, and then that is ended and reaped: neither zombie nor descriptor."""
+    done = subprocess.run([sys.executable, "-c", _STARTS_A_CHILD], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("[] True\n", "", 0)
 
 
 def test_the_signals_of_a_scheduler_reach_the_trainer_alone(config_file):

@@ -127,10 +127,14 @@ def test_seek_goes_anywhere_in_the_history(stream, reference):
 
 @pytest.mark.parametrize("stage", [3, -1, "none", True, 1.0, None], ids=repr)
 def test_an_unknown_stage_is_refused_with_the_known_ones(stream, reference, stage):
-    """Advance names the value and the stages there are."""
-    with pytest.raises(ConfigError, match="mixed, listed, endless") as caught:
-        stream.advance(stage)
-    assert repr(stage) in str(caught.value)
+    """The error names the value and the stages there are; `num_rounds(None)` alone has a meaning."""
+    for take in (stream.advance, stream.sources_of, stream.num_rounds):
+        if stage is None and take == stream.num_rounds:
+            continue
+        with pytest.raises(ConfigError, match="mixed, listed, endless") as caught:
+            take(stage)
+        assert repr(stage) in str(caught.value)
+    assert stream.sources_of("listed") is stream.sources_of(1)
     reference.check(stream.next(), number=0)
 
 

@@ -103,20 +103,21 @@ def test_of_values_that_do_not_fit_only_their_rows_are_replaced(tmp_path, open_s
 
 
 def test_a_bad_line_of_a_shard_of_records_is_replaced_alone(tmp_path, open_stream):
-    """Line 5 is no JSON and line 9 lacks the key: two rows are replaced, and all others are there."""
+    """Lines 0 and 5 are no JSON and line 9 lacks the key: three rows are replaced, and all others are there."""
     lines = [json.dumps({"id": row}) for row in range(40)]
-    lines[5], lines[9] = "{broken", "{}"
+    lines[0], lines[5], lines[9] = "[]", "{broken", "{}"
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
     config = stream_config(
         stage_of(FileSource(files=[str(path)])),
         fields=ID_ONLY,
         on_bad_data="replace",
+        bad_data_budget=0.1,
         quarantine_file=str(tmp_path / "bad.jsonl"),
     )
     ids = ids_of(list(open_stream(config)))
-    assert [row for row, row_id in enumerate(ids) if row_id != row] == [5, 9]
-    assert {ids[5], ids[9]} <= set(range(40)) - {5, 9}
+    assert [row for row, row_id in enumerate(ids) if row_id != row] == [0, 5, 9]
+    assert {ids[0], ids[5], ids[9]} <= set(range(40)) - {0, 5, 9}
 
 
 @pytest.mark.parametrize("block_rows", [7, 240])

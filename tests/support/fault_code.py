@@ -20,6 +20,7 @@ import threading
 import time
 
 POINTS = {
+    "Assembler._assemble_next",
     "BatchFeed.close",
     "BatchStream.next",
     "Channel.send",

@@ -150,7 +150,7 @@ def test_no_python_runs_where_a_batch_is_dropped():
 def test_a_stage_that_is_over_keeps_no_memory():
     """Another stage's buffers take the place of the last one's; batches of both stay valid."""
     stages = [stage_of([f"{name}.parquet"], batch_size=3) for name in "ab"]
-    of_stage = StageBuffers(job_of(stream_config(*stages, fields=ID_ONLY), lanes=1))
+    of_stage = StageBuffers(job_of(stream_config(*stages, fields=ID_ONLY), lanes=1), [3, 3])
     first = of_stage(0)
     batch = first.acquire()["id"]
     first.acquire()

@@ -14,7 +14,6 @@ from o41td.workers.messages import (
     AttachArena,
     BatchesReady,
     BlockDecoded,
-    Retire,
     StatsReply,
     StatsRequest,
     WorkerReady,
@@ -38,7 +37,7 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
 
 @pytest.mark.parametrize(
     "message",
-    [WorkerReady(5), BURST, Retire(), StatsReply(1, {"a": [1.5, None, "é", "\udcff"], "b": {"c": True}})],
+    [WorkerReady(5), BURST, StatsReply(1, {"a": [1.5, None, "é", "\udcff"], "b": {"c": True}})],
     ids=lambda message: type(message).__name__,
 )
 def test_a_message_comes_out_equal(message: object) -> None:
@@ -74,7 +73,7 @@ def test_order_is_kept_and_large_frames_pass(ends: tuple[Channel, Channel]) -> N
 def test_descriptors_stay_with_their_messages(ends: tuple[Channel, Channel]) -> None:
     """Each descriptor is taken behind its own message, and is a copy of what was sent."""
     first, second = os.memfd_create("first"), os.memfd_create("second")
-    attach = AttachArena({}, [], [], [], 1, 2, None)
+    attach = AttachArena({}, [], [], [], 1, 2, None, None, None)
     ends[0].send(attach, first)
     ends[0].send(StatsRequest(1))
     ends[0].send(attach, second)

@@ -81,18 +81,34 @@ def test_a_loader_is_shown_with_verdict_ranks_workers_sources_and_memory() -> No
     """Every live figure of a loader is on the screen, in 80 columns, with the evidence and what to change."""
     text = shown(loaders_view([LOADER]))
     told = " ".join(text.split())
-    assert (
-        "loop waits for workers (the loop waits 34 % of the time, workers are busy 97 % of it). Raise threads" in told
-    )
+    assert text.splitlines()[1:4] == [
+        "  decoding is the limit: the loop waits for workers",
+        "  the loop waits 34 % of the time, workers are busy 97 % of it",
+        "  Raise threads: 2 workers run, and the host has 8 cores.",
+    ]
     for part in ("job-17", "pid 4711, up 12 min 34 s", "0/256 annealing-mix 12,480 25 % 28 58,120 476 34 % 3 7"):
         assert part in told
-    assert "0 decoding 97 % 240 80 MB 0 4.50 s: group 5 of part-3.parquet" in told
-    assert "1 starting – – 80 MB 2" in told
+    assert "0 decoding 97 % 240 76.3 MiB 0 4.50 s: group 5 of part-3.parquet" in told
+    assert "1 starting – – 76.3 MiB 2" in told
     assert "mix/web 3 25 % 61,440 12 200,000" in told
     assert "arena 12 of 40 slots free, 240.0 MiB" in text
     assert "memory 273.7 MiB of at most 392.9 MiB" in text
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [80, 120, 1000])
+def test_a_table_takes_the_room_there_is_and_no_more(width: int) -> None:
+    """Long names are cut where the screen ends and nowhere else; no line is filled up with spaces to its edge."""
+    name = "annealing-mix/common-crawl-2026-filtered-and-deduplicated-with-a-name-that-goes-on"
+    (source,) = LOADER["sources"]
+    text = shown(loaders_view([{**LOADER, "sources": [{**source, "name": name}]}]), width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert (name in text) == (width > 80)
+    narrow = next(line for line in lines if line.startswith("  rank"))
+    assert narrow == narrow.rstrip()
+    assert "  rank   stage            step  done" in narrow
 
 
 def test_a_loader_that_opens_shows_how_far_it_is() -> None:
@@ -103,8 +119,8 @@ def test_a_loader_that_opens_shows_how_far_it_is() -> None:
         "workers": [{"id": 0, "state": "reading footers", "reading": None, "restarts": 0, "rss_bytes": 70_000_000}],
     }  # fmt: skip
     told = " ".join(shown(loaders_view([opening])).split())
-    assert "it is being opened (12 of 500 footers are read)" in told
-    assert "0 reading footers – – 70 MB 0" in told
+    assert "it is being opened 12 of 500 footers are read" in told
+    assert "0 reading footers – – 66.8 MiB 0" in told
 
 
 def test_no_loader_says_how_one_starts() -> None:
@@ -126,7 +142,7 @@ def test_a_loader_that_does_not_answer_is_still_listed() -> None:
         "evidence": [],
         "advice": "Look at its pid",
     }
-    assert " ".join(shown(loaders_view([silent])).split()) == "job pid 1 it does not answer. Look at its pid."
+    assert " ".join(shown(loaders_view([silent])).split()) == "job pid 1 it does not answer Look at its pid."
 
 
 def test_two_loaders_of_one_name_are_told_apart_by_pid() -> None:

@@ -94,7 +94,7 @@ def test_defaults_are_the_documented_ones():
         "max_row_group_bytes": 67108864,
         "on_bad_data": "raise",
         "bad_data_budget": 0.05,
-        "quarantine_file": None,
+        "quarantine_file": "o41td-quarantine.jsonl",
         "stall_timeout_s": 120.0,
         "cache_dir": None,
         "cache_limit_bytes": None,
@@ -263,7 +263,7 @@ def test_seeds_that_work(seed):
         ),
         (field(dtype="int32"), "fields[0].dtype", "did you mean `i32`?"),
         (field(dtype="u8"), "fields[0].dtype", "give one of i32, i64, f32, f64, bool"),
-        (field(dtype=None), "fields[0].dtype", "None is not a dtype"),
+        (field(dtype=None), "fields[0].dtype", "is missing; give one of i32, i64, f32, f64, bool"),
         (field(dtype=["i32"]), "fields[0].dtype", "is not a dtype"),
         (field(source_dtype="u128"), "fields[0].source_dtype", "'u128' is not a dtype"),
         (field(sourceDtype="uint16"), "fields[0].sourceDtype", "did you mean `u16`?"),
@@ -405,6 +405,8 @@ def test_a_sources_own_fields_replace_by_name():
         ({"name": "x", "dtype": "i64", "length": 4}, "dtype", "'i64' differs from field `x`, which is 'i32'"),
         ({"name": "x", "dtype": "i32", "length": 5}, "shape", "[5] differs from field `x`, which is [4]"),
         ({"name": "x", "dtype": "i32", "shape": [2, 2]}, "shape", "[2, 2] differs from field `x`"),
+        ({"name": "x", "pad": 0.5}, "pad", "0.5 is not an integer; an i32 field needs one"),
+        ({"name": "x", "null": [1]}, "null", "[1] is not a number; an i32 field needs one"),
     ],
 )
 def test_an_override_keeps_the_output(override, path, told):
@@ -413,6 +415,27 @@ def test_an_override_keeps_the_output(override, path, told):
     problems = problems_of(BatchStreamConfig.from_document, changed)
     assert list(problems) == [f"stages[0].sources[0].fields[0].{path}"]
     assert told in next(iter(problems.values()))
+
+
+def test_an_override_keeps_what_it_leaves_out():
+    """Another column for one source is its name and `source`; a fill value is checked against the config's dtype."""
+    base = {"name": "x", "dtype": "f32", "length": 4, "pad": -1, "exact": False}
+    overrides = [{"name": "x", "source": "y"}], [ProjectedField(name="x", null="nan")]
+    sources = [{"files": ["a"], "name": str(place), "fields": fields} for place, fields in enumerate(overrides)]
+    config = BatchStreamConfig.from_document(document(fields=[base], stages=[stage(sources=sources)]))
+    kept = {"name": "x", "dtype": "f32", "shape": (4,), "pad": -1.0, "exact": False}
+    assert config.field_plans(0, 0) == (FieldPlan(source="y", **kept),)
+    (plan,) = config.field_plans(0, 1)
+    assert (plan.source, plan.pad, plan.dtype, math.isnan(plan.null)) == ("x", -1.0, "f32", True)
+    assert BatchStreamConfig.from_document(config.to_document()).field_plans(0, 0) == config.field_plans(0, 0)
+
+
+@pytest.mark.parametrize("field", [{"name": "x"}, {"name": "x", "dtype": None}, ProjectedField(name="x")])
+def test_a_field_of_the_config_has_a_dtype(field):
+    """Only an override may leave it out."""
+    assert problems_of(BatchStreamConfig.from_document, document(fields=[field])) == {
+        "fields[0].dtype": "is missing; give one of i32, i64, f32, f64, bool"
+    }
 
 
 def test_an_override_that_stands_twice_is_refused():

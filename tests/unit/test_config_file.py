@@ -7,6 +7,7 @@ import pytest
 
 from o41td.config import BatchStreamConfig
 from o41td.errors import ConfigError
+from o41td.job import job_of
 
 JSON = json.dumps(
     {
@@ -85,6 +86,26 @@ def test_formats_and_paths(tmp_path, monkeypatch, name, text, folder_name):
     assert config.cache_dir == f"{folder}/cache"
     assert config.memory_limit_bytes == 3 * 2**29
     assert config.to_document()["fields"][0]["pad"] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [("", "sub/o41td-quarantine.jsonl"), ("quarantine_file = 'bad.jsonl'", "sub/bad.jsonl")],
+)
+def test_the_quarantine_file_is_beside_the_config_by_default_too(tmp_path, monkeypatch, written, place):
+    """One rule for all relative paths of a file, the default among them; a config made in Python has its own folder."""
+    (tmp_path / "sub").mkdir()
+    path = tmp_path / "sub" / "c.toml"
+    path.write_text(f"{written}\non_bad_data = 'replace'\n{TOML}")
+    monkeypatch.chdir(tmp_path)
+    config = BatchStreamConfig.load("sub/c.toml")
+    job = job_of(config.model_copy(update={"cache_dir": None, "cache_limit_bytes": None}), lanes=1)
+    assert job.quarantine_file == str(tmp_path / place)
+    assert BatchStreamConfig.from_document(config.to_document()).quarantine_file == job.quarantine_file
+    in_python = BatchStreamConfig(
+        fields=[{"name": "x", "dtype": "i32"}], stages=[{"sources": [{"files": ["a"]}], "batch_size": 1}]
+    )
+    assert job_of(in_python, lanes=1).quarantine_file == str(tmp_path / "o41td-quarantine.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from o41td.sizes import format_bytes, parse_size
+from o41td.sizes import human_bytes, parse_size
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,6 @@ def test_what_is_no_size(value):
         (2**60, "1024.0 PiB"),
     ],
 )
-def test_format_bytes(size, expected):
+def test_human_bytes(size, expected):
     """A size is shown with one decimal in the unit that fits."""
-    assert format_bytes(size) == expected
+    assert human_bytes(size) == expected

@@ -19,6 +19,7 @@ from o41td.errors import (
     CoordinatorError,
     CorruptDataError,
     DataError,
+    DatasetConflictError,
     MemoryBoundError,
     MissingShardError,
     O41Error,
@@ -49,6 +50,7 @@ EXAMPLES = [
     SharedMemoryError("full", where="/dev/shm", needed_bytes=100, free_bytes=10),
     StorageError("refused", uri="s3://b/k"),
     CoordinatorError("it died", log_tail="boom\n"),
+    DatasetConflictError("there is another manifest", where="m.json"),
     ConnectError("there is no loader x", advice="Start it"),
     StreamClosedError(),
 ]
@@ -191,3 +193,9 @@ def test_a_record_that_is_none_is_an_error_as_well(record):
 def test_a_record_names_no_class_but_ours():
     """A kind that is not of the tree, whatever it is called elsewhere, becomes the root class."""
     assert type(error_from_record({"kind": "SystemExit", "fields": {"detail": "x"}})) is O41Error
+
+
+def test_sizes_in_errors_read_as_in_reports():
+    """Small ones exactly, larger ones in the unit that fits: as `plan` and `status` print them."""
+    told = MemoryBoundError("too much", needed_bytes=5 << 30, limit_bytes=900, terms={"plan": 1536})
+    assert "(needed 5.0 GiB, limit 900 B, plan 1.5 KiB)" in str(told)

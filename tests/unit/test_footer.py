@@ -1,5 +1,6 @@
 """Footers: counts, costs and versions of shards, and refusals of what is none."""
 
+import gc
 import os
 import shutil
 
@@ -142,3 +143,21 @@ def test_remote_shards(tmp_path):
         with pytest.raises(MissingShardError, match="footers/none") as missing:
             read_footer(objects, "memory://footers/none.parquet", [ID], source="web")
         assert missing.value.source == "web"
+
+
+def test_no_footer_outlives_its_reading(write_shards) -> None:
+    """Parsed footers take several times their size: each is let go of at once, not when the collector comes by."""
+    (path,) = write_shards([40])
+
+    def footers() -> int:
+        return sum(isinstance(each, pq.FileMetaData) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = footers()
+        for _ in range(3):
+            read_footer(None, str(path), [FieldPlan(name="id", source="id", dtype="i64")])
+        assert footers() == before
+    finally:
+        gc.enable()

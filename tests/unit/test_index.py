@@ -5,8 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from o41td.coordinator.opening import IndexReading
 from o41td.index import ShardEntry, ShardUnits, SourceIndex, index_source
 from o41td.index_cache import IndexCache, file_identity
+from o41td.job import job_of
+from stream_reference import stage_of, stream_config
 
 FIELDS = [{"name": "x", "source": "x", "dtype": "i32"}]
 
@@ -125,3 +128,17 @@ def test_a_flipped_byte_anywhere_is_no_cache(tmp_path: Path) -> None:
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         assert IndexCache(tmp_path / "cache", FIELDS).get("/data/a", (1, 1, 1)) is None
+
+
+def test_looking_many_shards_up_is_heard_of(tmp_path: Path) -> None:
+    """Of 2 500 shards, how many are known is told twice on the way, so that who waits knows that somebody works."""
+    (tmp_path / "0.parquet").write_bytes(b"never read")
+    for number in range(1, 2500):
+        os.link(tmp_path / "0.parquet", tmp_path / f"{number}.parquet")
+    config = stream_config(stage_of([tmp_path / "*.parquet"]))
+    told: list[tuple[int, int]] = []
+    reading = IndexReading(
+        job_of(config, lanes=1), storage=None, expected=None, on_look_up=lambda *numbers: told.append(numbers)
+    )
+    assert told == [(1024, 2500), (2048, 2500)]
+    assert (reading.num_done, reading.num_shards) == (0, 2500)

@@ -103,3 +103,19 @@ def test_names_that_are_no_text_are_listed(tmp_path: Path) -> None:
     name = os.fsdecode(b"\xe4.parquet")
     touched(tmp_path, name)
     assert names_of(tmp_path, [f"{tmp_path}/*.parquet"]) == [name]
+
+
+@pytest.mark.parametrize(
+    ("mark", "table"),
+    [
+        ("_delta_log/00000000000000000000.json", "Delta"),
+        ("web/metadata/v2.metadata.json", "Iceberg"),
+        (".hoodie/hoodie.properties", "Hudi"),
+    ],
+)
+def test_a_folder_of_a_table_with_versions_is_refused(tmp_path: Path, mark: str, table: str) -> None:
+    """Files that the table has given up lie there too; a list or glob of files is taken as it is meant."""
+    touched(tmp_path, "part-0.parquet", mark)
+    with pytest.raises(ConfigError, match=f"a table of {table}"):
+        list_files([str(tmp_path)], source="s")
+    assert names_of(tmp_path, [f"{tmp_path}/*.parquet"]) == ["part-0.parquet"]

@@ -10,7 +10,6 @@ from o41td.memory import (
     LoaderShape,
     block_fill_rows,
     choose_block_rows,
-    human_bytes,
     memory_bound,
     slots_needed,
     stream_bytes,
@@ -32,6 +31,7 @@ SHAPE = LoaderShape(
     fetch_bytes=5 * MIB,
     max_row_group_bytes=64 * MIB,
     num_units=1000,
+    num_shards=20,
 )
 
 
@@ -44,7 +44,7 @@ def test_terms_by_hand():
         "arena": 15 * 1024 * 8192 + 15 * 1024 * 4,  # both whole pages
         "decode": 2 * (2 * 20 * MIB + 5 * MIB + 2 * MIB + 1024 * 8196 + 12 * MIB),
         "batches": 5 * (32 * 8192 + 128),
-        "plan": 1000 * 96 + 8192 * 40 + 6 * 1024 * 32,  # planned ahead: four blocks in flight and two
+        "plan": 20 * (2560 + 640) + 1000 * 96 + 8192 * 40 + 6 * 1024 * 32,  # ahead: 4 blocks in flight and 2
         "processes": (38 + 23 + 2 * 26) * MIB,
     }
     assert bound.total_bytes == sum(bound.terms.values())
@@ -173,6 +173,9 @@ def test_explain_is_a_table_biggest_first():
     assert "15 slots of 1024 rows (8.0 MiB)" in lines[1]
     assert "120.1 MiB" in lines[1]
     assert lines[3].split()[1:3] == ["1.3", "MiB"]
+    assert lines[4].endswith("20 shards, 1000 units, 8192 rows in 2 windows")
+    resident = memory_bound(replace(SHAPE, window_rows=(), extra_slots=9)).explain().splitlines()
+    assert resident[4].endswith("20 shards, 1000 units, all of whose rows stay decoded")
 
 
 @pytest.mark.parametrize(
@@ -224,19 +227,3 @@ def test_slots_needed_is_enough_at_any_alignment(fill):
     for rows in range(1, 40):
         worst = max((start + rows - 1) // fill - start // fill + 1 for start in range(fill))
         assert worst <= slots_needed([rows], fill, 0) <= worst + 1
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.5 KiB"),
-        (MIB - 1, "1.0 MiB"),
-        (3 << 30, "3.0 GiB"),
-        (5 << 50, "5120.0 TiB"),
-    ],
-)
-def test_human_bytes(num_bytes, text):
-    """Sizes read as people say them."""
-    assert human_bytes(num_bytes) == text

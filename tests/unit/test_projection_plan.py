@@ -109,3 +109,13 @@ def test_nullability_order_and_metadata_do_not_matter():
     other = pa.schema([pa.field("b", pa.int32()), pa.field("a", pa.int32())])
     assert plan_projection(one, [field("a")]).column_indices == (0,)
     assert plan_projection(other, [field("a")]).column_indices == (1,)
+
+
+def test_a_column_that_only_the_folders_name_has():
+    """A partition's value stands in the path: the refusal says so, and of which folder."""
+    schema = pa.schema([("x", pa.int64())])
+    with pytest.raises(SchemaError, match=r"'year' is missing.*its folder says year=2024"):
+        plan_projection(schema, [field("year")], shard="/data/year=2024/month=1/a.parquet")
+    with pytest.raises(SchemaError, match="'yea' is missing") as caught:
+        plan_projection(schema, [field("yea")], shard="/data/year=2024/a.parquet")
+    assert "folder" not in str(caught.value)

@@ -203,7 +203,7 @@ def test_packed_bytes():
     assert project(fixed, "f64", source_dtype="f32") == [1.5, -2.0]
     assert project(fixed[1:], "f64", source_dtype="f32") == [-2.0]
     with pytest.raises(ValueRefusedError, match="packs 2"):
-        project(fixed, "f64", source_dtype="f16")
+        project(fixed.cast(pa.binary()), "f64", source_dtype="f16")
     with pytest.raises(ValueRefusedError, match="neither 0 nor 1"):
         project(pa.array([b"\x01", b"\x02"]), "i32", source_dtype="bool")
 

@@ -13,7 +13,9 @@ import pytest
 import record_writer
 from o41td.errors import ChangedDataError, CorruptDataError, DataError, SchemaError, ValueRefusedError
 from o41td.fields import FieldPlan
+from o41td.workers import record_reader
 from o41td.workers.record_count import count_records
+from o41td.workers.record_feed import open_feed
 from o41td.workers.record_reader import RecordReader
 
 I64 = FieldPlan(name="x", source="x", dtype="i64")
@@ -363,11 +365,98 @@ def test_reading_goes_on_behind_each_damaged_frame(tmp_path: Path) -> None:
     path = tmp_path / "shard.msgpack.zstf"
     path.write_bytes(b"".join(len(frame).to_bytes(8, "big") + frame for frame in frames))
     reader = RecordReader(str(path), [I64], encoding="msgpack.zstf")
-    for row in range(0, 40, 2):
-        records = reader.read_rows(0, row, 40, group_rows=40)
-        out = np.full(1, -1)
-        assert reader.projector.write_fitting(records, {"x": out}) is None
-        assert (records.num_rows, out.tolist()) == (1, [row])
-        assert records.error is not None
-        assert records.error.row == row + 1
+    records = reader.read_rows(0, 0, 40, group_rows=40)
+    out = np.full(40, -1)
+    assert reader.projector.write_fitting(records, {"x": out}) is None
+    assert out[0::2].tolist() == list(range(0, 40, 2))
+    assert [(places.tolist(), error.row) for places, error in records.refused] == [
+        ([row], row) for row in range(1, 40, 2)
+    ]
+    reader.close()
+
+
+def refusals_of(reader: RecordReader, spans: Sequence[tuple[int, int]], group_rows: int) -> tuple[Any, dict[int, str]]:
+    """What spans give a field x of i64, -1 where nothing, and by record why it is not there."""
+    out, why, first = np.full(sum(stop - start for start, stop in spans), -1), {}, 0
+    for records in reader.slices(spans, group_rows=group_rows):
+        slot = {"x": out[first : first + records.num_rows]}
+        unfit = reader.projector.write_fitting(records, slot)
+        for places, error in [*records.refused, *([(unfit.rows, unfit.error)] if unfit else [])]:
+            why |= {int(records.rows[place]): str(error) for place in places}
+            slot["x"][places] = -1
+        first += records.num_rows
+    return out, why
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_one_pass_tells_all_records_that_cannot_be_had(tmp_path: Path, encoding: str) -> None:
+    """Values of another kind, too large ones, missing keys and no maps: each is told, and no other record is lost."""
+    bad = {7: {"x": "text"}, 8: {"x": 2**63}, 9: {}, 100: [1], 101: {"x": None}, 299: {"x": 0.5}}
+    path = written(tmp_path, encoding, [bad.get(row, {"x": row}) for row in range(300)])
+    reader = RecordReader(path, [I64], encoding=encoding)
+    out, why = refusals_of(reader, [(0, 300)], 300)
+    assert sorted(why) == sorted(bad)
+    assert all(f"row {row}" in why[row] for row in (7, 8, 9, 100, 299)), why
+    assert [row for row in range(300) if out[row] != row] == sorted(bad)
+    reader.close()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_spans_are_read_in_two_passes_however_they_alternate(
+    tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single records far ahead between long spans, as stand-ins are, open a second feed and no third."""
+    path = written(tmp_path, encoding, [{"x": row} for row in range(20_000)])
+    spans = [span for row in range(0, 9_000, 300) for span in ((row, row + 299), (row + 10_299, row + 10_300))]
+    reader = RecordReader(path, [I64], encoding=encoding)
+    opened: list[int] = []
+    monkeypatch.setattr(
+        record_reader, "open_feed", lambda *args, **keys: (opened.append(1), open_feed(*args, **keys))[1]
+    )
+    for part in (spans[:30], spans[30:]):
+        out, why = refusals_of(reader, part, 20_000)
+        assert out.tolist() == [row for start, stop in part for row in range(start, stop)]
+        assert why == {}
+    assert len(opened) == 2
+    reader.close()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("first", [[1, 2, 3, 4], [[1, 2], [3, 4]]])
+def test_flat_and_nested_lists_may_stand_side_by_side(tmp_path: Path, encoding: str, first: Any) -> None:
+    """Each record is judged by itself, whatever the first of its neighbours is."""
+    values = [first, [[1, 2], [3, 4]], [1, 2, 3, 4], None, "no list", [[1, 2], 5]]
+    path = written(tmp_path, encoding, [{"x": value} for value in values])
+    reader = RecordReader(path, [field("i64", 2, 2, null=9)], encoding=encoding)
+    records = reader.read_rows(0, 0, 6, group_rows=6)
+    out = np.zeros((6, 2, 2), np.int64)
+    assert reader.projector.write_fitting(records, {"x": out}) is None
+    assert out[:4].tolist() == [[[1, 2], [3, 4]]] * 3 + [[[9, 9], [9, 9]]]
+    assert [error.row for _places, error in records.refused] == [4, 5]
+    reader.close()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_behind_what_breaks_a_shard_nothing_is_had_and_before_it_all(tmp_path: Path, encoding: str) -> None:
+    """Of a shard that is cut short, the records before the cut come in whatever order they are asked for."""
+    path = Path(written(tmp_path, encoding, [{"x": row, "y": "z" * (row * 37 % 500)} for row in range(2000)]))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    reader = RecordReader(str(path), [I64], encoding=encoding)
+    out, why = refusals_of(reader, [(0, 10), (1990, 2000), (10, 20)], 2000)
+    assert out.tolist() == [*range(10), *[-1] * 10, *range(10, 20)]
+    assert sorted(why) == list(range(1990, 2000))
+    assert "ends early" in why[1990]
+    reader.close()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_bad_first_record_is_no_bad_shard(tmp_path: Path, encoding: str) -> None:
+    """What the first records lack or have too much of is theirs alone, as long as one gives the fields."""
+    records = [[1], {"y": 1}, {"x": "text"}, {"x": 1, "y": "z" * 20_000}, {"x": 5}, {"x": 6}]
+    path = written(tmp_path, encoding, records)
+    assert count_records(path, encoding, [I64], max_row_group_bytes=8 * 10_000).num_rows == 6
+    reader = RecordReader(path, [I64], encoding=encoding, max_row_group_bytes=8 * 10_000)
+    out, why = refusals_of(reader, [(0, 6)], 6)
+    assert out.tolist() == [-1] * 4 + [5, 6]
+    assert sorted(why) == [0, 1, 2, 3]
     reader.close()

@@ -12,10 +12,10 @@ import pytest
 from memory_objects import memory_objects
 from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
-from o41td.workers.block_decoder import SourceFormat
 from o41td.workers.block_fetcher import BlockFetcher
 from o41td.workers.messages import DecodeBlock
 from o41td.workers.parquet import ReaderPool
+from o41td.workers.piece import SourceFormat
 from o41td.workers.ranges import column_ranges
 from o41td.workers.record_count import count_records
 from o41td.workers.row_values import values_of_rows
@@ -98,6 +98,7 @@ def test_blocks_are_fetched_ahead_and_no_row_group_twice(shard):
             facts,
             [SourceFormat("web", tuple(FIELDS), "parquet")],
             is_held=pool.is_held,
+            is_kept=lambda _source, _piece: False,
             max_row_group_bytes=64 << 20,
         )
         first, second, third = (

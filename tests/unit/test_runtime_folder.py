@@ -1,13 +1,22 @@
 """How running loaders are found."""
 
+import contextlib
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from o41td import runtime_folder
-from o41td.runtime_folder import listed_loaders, process_start_time, publish_loader, withdraw_loader
+from o41td.runtime_folder import (
+    NameTaken,
+    claimed_name,
+    listed_loaders,
+    process_start_time,
+    publish_loader,
+    withdraw_loader,
+)
 
 
 @pytest.fixture
@@ -120,3 +129,39 @@ def test_what_only_looks_like_our_folder_is_not_used(
 def test_no_start_time_of_the_dead() -> None:
     """A process that is not there has none."""
     assert process_start_time(2**22 + 1) is None
+
+
+def test_a_name_is_one_holders_until_it_lets_go(folder: Path) -> None:
+    """A second claim is told the holder's pid; the name is free behind the block, and nothing is left."""
+    for _ in range(2):
+        with claimed_name("pretrain"), claimed_name("another"):
+            with pytest.raises(NameTaken, match=f"^{os.getpid()}$"), claimed_name("pretrain"):
+                pass
+            with pytest.raises(NameTaken), claimed_name("pretrain"):
+                pass
+    assert list(folder.iterdir()) == []
+
+
+def test_of_many_that_claim_a_name_at_once_one_has_it(folder: Path) -> None:
+    """Eight threads claim and let go a name over and over: it never has two holders."""
+    holders, most = 0, 0
+    gate, counting = threading.Barrier(8), threading.Lock()
+
+    def claim() -> None:
+        nonlocal holders, most
+        gate.wait()
+        for _ in range(100):
+            with contextlib.suppress(NameTaken), claimed_name("race"):
+                with counting:
+                    holders += 1
+                    most = max(most, holders)
+                with counting:
+                    holders -= 1
+
+    threads = [threading.Thread(target=claim) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert list(folder.iterdir()) == []

@@ -36,9 +36,10 @@ def test_ranks_are_a_number_or_a_range(text, world_size, ranks, size):
         ("1,2", 4),
         ("²", 4),
         ("0-0", 0),
+        ("0", 0),
     ],
 )
 def test_senseless_ranks_are_refused(text, world_size):
     """None, backwards, beyond the world, of an unknown world, or no number: ConfigError."""
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"(world_size|ranks|rank)`: "):
         served_ranks_of(text, world_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,27 @@ def job_of(stages, *, lanes=1, block_rows=None, threads=2, lookahead=2):
         max_row_group_bytes=64 << 20,
         stall_timeout_s=120.0,
     )
+
+
+def test_a_batch_far_above_the_rows_there_are_takes_no_room_for_more():
+    """100 rows on 3 lanes, at most 34 on one: batches of 2 000 000 000 rows take the memory of batches of 35."""
+    sources = [[make_source([[60, 40]])]]
+    huge, small = (
+        size_loader(job_of([(1, batch_size, 0, False)], lanes=3), sources, world_size=3, limit_bytes=GIB)
+        for batch_size in (2_000_000_000, 35)
+    )
+    assert huge == small
+    job = job_of([(1, 2_000_000_000, 0, False)], lanes=3)
+    order = order_of(job, 0, sources[0])
+    assert [len(order.coordinates(number)[0]) for number in range(order.num_batches)] == [33, 33, 34]
+
+
+@pytest.mark.parametrize(("batch_size", "num_batches"), [(34, 1), (100, 0), (2**31 - 1, 0)])
+def test_a_batch_that_cannot_be_filled_is_dropped_whatever_its_size(batch_size, num_batches):
+    """With `drop_last` the lane of 34 rows of 100 fills a batch of 34 rows and none of more."""
+    (stage,) = job_of([(1, batch_size, 0, False)], lanes=3).stages
+    job = replace(job_of([]), stages=(replace(stage, drop_last=True),), lanes=1)
+    assert order_of(job, 0, [make_source([[34]])]).num_batches == num_batches
 
 
 def test_slots_of_a_plain_stage():
@@ -181,7 +203,7 @@ def test_the_bound_counts_every_served_rank():
     """Batches, announced and planned rows are each rank's own; the workers and the units' index are there once."""
     one, eight = _sized(1, 8, (0,)).bound, _sized(1, 8, range(8)).bound
     assert eight.terms["batches"] == 8 * one.terms["batches"]
-    units = 80 * 96
-    assert eight.terms["plan"] - units == 8 * (one.terms["plan"] - units)
+    index = 80 * 96 + 2560  # 80 units of a shard; its name and sizes are in each trainer too
+    assert eight.terms["plan"] - index == 8 * (one.terms["plan"] - index)
     assert eight.terms["processes"] == one.terms["processes"]
     assert eight.terms["decode"] == one.terms["decode"]

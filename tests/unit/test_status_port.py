@@ -17,7 +17,7 @@ import pytest
 from o41td import runtime_folder
 from o41td.coordinator.status_port import StatusPort
 from o41td.workers.channel import Channel, ChannelClosed
-from o41td.workers.messages import JoinLoader, Retire, StatsReply, StatsRequest, encode_message
+from o41td.workers.messages import JoinLoader, StatsReply, StatsRequest, WorkerReady, encode_message
 
 
 class Port:
@@ -79,7 +79,7 @@ def _is_answered(port: Port, client: socket.socket) -> bool:
         b"\xff\xff\xff\xff",
         struct.pack("<I", 65) + bytes(65),
         struct.pack("<I", 2) + b"\x91\xff",
-        struct.pack("<I", 2) + encode_message(Retire()),
+        struct.pack("<I", 3) + encode_message(WorkerReady(1)),
         struct.pack("<I", 3) + encode_message(JoinLoader(1)),
         (struct.pack("<I", 3) + encode_message(StatsRequest(1))) * 100,
     ],

@@ -1,0 +1,251 @@
+"""Batches are copied out of the arena here, by one of two threads of the training process.
+
+The gatherer's thread does it ahead of a loop that is busy with the batch before. A loop that comes back at once gains
+nothing by that: it would wait for the thread, and to wake a thread costs as much as to copy a small batch. So a loop
+that is quick assembles its batches itself, and the thread does it for one that is slow, or has not come for a while.
+
+Only one of them at a time: each raises a flag of its own and then looks at the other's, and leaves if that is up
+(Dekker's rule, in E. W. Dijkstra, Cooperating Sequential Processes, 1965). A lock would not do: the loop may be
+interrupted at any instruction (Ctrl-C), and would leave it locked, while a flag that stays up is lowered by its owner's
+next visit. A batch counts as assembled once it is in `ready`; whatever an interrupted loop did not get to write down
+after that is made good by the next to come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from o41td.batch_buffers import BatchBuffers
+
+__all__ = ["AnnouncedBatch", "AssembledBatch", "Assembler"]
+
+_QUICK_STEP_S = 1e-4
+_SMALL_BATCH_BYTES = 1 << 20
+_LOOK_AGAIN_S = 1e-4
+
+GIVE_UP_ON_LOOP_S = 5e-3
+"""The thread takes over from a quick loop that stays away for so long."""
+
+
+@dataclass(slots=True)
+class AssembledBatch:
+    """A batch that owns its memory.
+
+    `serve` is the request that it answers, `ordinal` its number since the place that was asked for, `number` its number
+    in the stage, `digest` its share of the order digest.
+    """
+
+    serve: int
+    ordinal: int
+    arrays: dict[str, NDArray[Any]]
+    num_rows: int
+    stage: int
+    number: int
+    digest: int
+
+
+@dataclass(slots=True)
+class AnnouncedBatch:
+    """A batch whose rows are all in the arena; `release` asks that the coordinator hears when it is assembled."""
+
+    serve: int
+    ordinal: int
+    stage: int
+    number: int
+    digest: int
+    release: bool
+    rows: NDArray[np.int64]
+
+
+class Assembler:
+    """Announced batches, assembled batches, and the way from the one to the other.
+
+    The loop's thread writes `handed_out`, `is_loop_inside`, `is_loop_quick` and takes from the left of `ready`; the
+    gatherer's thread adds to `announced`. All else is written by whoever assembles.
+
+    Args:
+        buffers: Gives the memory of a stage's batches.
+        prefetch_batches: So many batches may wait behind the one that was handed out.
+    """
+
+    def __init__(self, *, buffers: Callable[[int], BatchBuffers], prefetch_batches: int) -> None:
+        self.announced: deque[AnnouncedBatch] = deque()
+        self.ready: deque[AssembledBatch] = deque()
+        self.num_assembled = 0  # since the place that is served
+        self.handed_out = -1  # ordinal of the last batch that the loop was given
+        self.is_release_due = False
+        self.is_loop_inside = False  # in `BatchFeed.take`
+        self._is_loop_quick = False
+        self._loop_left_s = 0.0
+        self._is_loop_at_it = False
+        self._is_thread_at_it = False
+        self._buffers = buffers
+        self._prefetch = prefetch_batches
+        self._regions: Mapping[str, NDArray[Any]] = {}
+        self._is_lost: Callable[[], bool] = bool
+        self._batch_bytes = 0  # of the last one
+
+    # ---- the loop's visits -------------------------------------------------------------------------------------------
+
+    def note_visit(self) -> None:
+        """The loop asks for a batch."""
+        self._is_loop_quick = time.monotonic() - self._loop_left_s < _QUICK_STEP_S
+        self.is_loop_inside = True
+
+    def note_leaving(self) -> None:
+        """The loop has what it asked for, or was interrupted."""
+        self._loop_left_s = time.monotonic()
+        self.is_loop_inside = False
+
+    @property
+    def is_thread_wanted(self) -> bool:
+        """Whether it is worth waking the thread for the room there is.
+
+        Small batches are made two and more at a time: once half of what may be ahead was handed out, the batch in the
+        loop's hands not counted.
+        """
+        if self._is_loop_quick:
+            return self.is_release_due
+        ahead = len(self.ready) - 1
+        return ahead <= 0 or self._batch_bytes > _SMALL_BATCH_BYTES or 2 * ahead < self._prefetch
+
+    # ---- who ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_left_to_loop(self) -> bool:
+        """Whether the thread shall leave the next batch to the loop."""
+        if self._is_loop_at_it:
+            return True
+        is_near = self.is_loop_inside or time.monotonic() - self._loop_left_s < GIVE_UP_ON_LOOP_S
+        return self._is_loop_quick and is_near
+
+    @property
+    def has_room(self) -> bool:
+        """Whether fewer batches than wanted wait behind the one that was handed out."""
+        return self.num_assembled - (self.handed_out + 1) < self._prefetch
+
+    def can_loop_assemble(self, serve: int) -> bool:
+        """Whether a batch of a request is announced and the thread is not at it."""
+        try:
+            return not self._is_thread_at_it and self.announced[0].serve == serve
+        except IndexError:
+            return False
+
+    # ---- the thread alone --------------------------------------------------------------------------------------------
+
+    def begin(self, *, regions: Mapping[str, NDArray[Any]], is_lost: Callable[[], bool] = bool) -> None:
+        """What is announced from now on lies in `regions`; what was announced before is forgotten.
+
+        `is_lost` tells, once a batch is copied, whether its rows may have been overwritten meanwhile.
+        Blocks: while the loop copies a batch. Called by: the gatherer's thread, as are all below.
+        """
+        while not self._enter_as_thread():
+            time.sleep(_LOOK_AGAIN_S)
+        self.announced.clear()
+        self._regions = regions
+        self._is_lost = is_lost
+        self._is_thread_at_it = False
+
+    def begin_serve(self) -> None:
+        """Another place is served: as `begin`, and counts anew."""
+        self.begin(regions=self._regions, is_lost=self._is_lost)
+        self.num_assembled = 0
+
+    def _enter_as_thread(self) -> bool:
+        self._is_thread_at_it = True
+        if self._is_loop_at_it:
+            self._is_thread_at_it = False
+            return False
+        return True
+
+    def assemble_ahead(self) -> bool:
+        """Assembles the next batch for a loop that is away; returns whether it is worth waking one that waits."""
+        if not self._enter_as_thread():
+            return True  # the loop may have met our flag, and wait
+        try:
+            self._assemble_next()
+        finally:
+            self._is_thread_at_it = False
+        # Two small batches for one waking.
+        is_last = not self.announced or not self.has_room
+        return is_last or len(self.ready) > 1 or self._batch_bytes > _SMALL_BATCH_BYTES
+
+    # ---- the loop alone ----------------------------------------------------------------------------------------------
+
+    def assemble_now(self) -> None:
+        """Assembles the next batch in the loop's thread, if one is announced and the gatherer's thread is not at it."""
+        try:
+            self._is_loop_at_it = True
+            if not self._is_thread_at_it:
+                self._assemble_next()
+        finally:
+            self._is_loop_at_it = False
+
+    # ---- both --------------------------------------------------------------------------------------------------------
+
+    def _assemble_next(self) -> None:
+        self._pass_over_assembled()
+        if not self.announced:
+            return
+        announced = self.announced[0]
+        rows = announced.rows
+        num_rows = len(rows)
+        arrays: dict[str, NDArray[Any]] = {}
+        buffers = self._buffers(announced.stage)
+        self._batch_bytes = buffers.buffer_bytes
+        run = _run_of(rows)
+        for name, array in buffers.acquire().items():
+            part = array[:num_rows] if num_rows < len(array) else array
+            if run is None:
+                # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
+                self._regions[name].take(rows, 0, part, "clip")
+            else:
+                part[...] = self._regions[name][run]
+            arrays[name] = part
+        if self._is_lost():
+            return
+        self.ready.append(
+            AssembledBatch(
+                announced.serve,
+                announced.ordinal,
+                arrays,
+                num_rows,
+                announced.stage,
+                announced.number,
+                announced.digest,
+            )
+        )
+        self._pass_over_assembled()
+
+    def _pass_over_assembled(self) -> None:
+        """Takes from `announced` what is in `ready`, or was and is handed out."""
+        announced = self.announced
+        while announced:
+            head = announced[0]
+            if head.ordinal > self._last_assembled(head.serve):
+                return
+            self.is_release_due |= head.release
+            self.num_assembled = head.ordinal + 1
+            announced.popleft()
+
+    def _last_assembled(self, serve: int) -> int:
+        try:
+            last = self.ready[-1]
+        except IndexError:  # taken by the loop, and so handed out
+            return self.handed_out
+        return max(self.handed_out, last.ordinal) if last.serve == serve else self.handed_out
+
+
+def _run_of(rows: NDArray[np.int64]) -> slice | None:
+    """Returns the arena rows as a slice if they lie side by side in order, as they do without shuffle and mix."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first != len(rows) - 1 or not (np.diff(rows) == 1).all():
+        return None
+    return slice(first, last + 1)

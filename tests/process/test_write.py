@@ -1,0 +1,150 @@
+"""`o41td write`, as a function and as a command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from command_line import o41td
+from o41td import DatasetConflictError
+from o41td.errors import ConfigError
+from o41td.manifest import read_manifest
+from o41td.writing.conversion import WriteJob, run_write
+from o41td.writing.packed_lists import unpacked
+
+NUM_ROWS = 3000
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """Two files of JSON lines with NUM_ROWS rows in all."""
+    for part in range(2):
+        rows = [
+            {"id": i, "doc": i // 7, "tokens": [i % 1000 + k for k in range(i % 12)]}
+            for i in range(part * NUM_ROWS // 2, (part + 1) * NUM_ROWS // 2)
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"in-{part}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    return str(tmp_path / "in-*.jsonl.gz")
+
+
+def job_of(lines, to, **settings):
+    """A job with small shards."""
+    settings = {"splits": {"train": 1.0}, "shard_bytes": 60_000, **settings}
+    return WriteJob(inputs=[lines], manifest_uri=str(to / "m.json"), **settings)
+
+
+def rows_of(manifest_uri, split="train"):
+    """Rows of a split in the order of its shards."""
+    shards = read_manifest(manifest_uri).shards_of(split)
+    batches = [batch for shard in shards for batch in pq.ParquetFile(shard.uri).iter_batches()]
+    return [row for batch in batches for row in unpacked(batch).to_pylist()]
+
+
+def test_rows_in_order(lines, tmp_path):
+    """Without a shuffle the shards hold the rows as they were read, and the report counts them."""
+    report = run_write(job_of(lines, tmp_path / "out"))
+    rows = rows_of(report.manifest_uri)
+    assert [row["id"] for row in rows] == list(range(NUM_ROWS))
+    assert rows[25] == {"id": 25, "doc": 3, "tokens": [25]}
+    assert report.rows == NUM_ROWS
+    assert len(report.shards) == len(read_manifest(report.manifest_uri).shards_of("train")) > 2
+
+
+def test_shuffle_and_splits(lines, tmp_path):
+    """Splits share the rows out, rows of one document together; a shuffle moves them; the same job gives the same."""
+    job = job_of(lines, tmp_path / "a", splits={"train": 0.8, "validation": 0.2}, split_by="doc", shuffle=True, seed=3)
+    report = run_write(job)
+    train, validation = rows_of(report.manifest_uri), rows_of(report.manifest_uri, "validation")
+    assert sorted(row["id"] for row in train + validation) == list(range(NUM_ROWS))
+    assert not {row["doc"] for row in train} & {row["doc"] for row in validation}
+    assert 0.1 < len(validation) / NUM_ROWS < 0.3
+    ids = [row["id"] for row in train]
+    assert ids != sorted(ids)
+    again = run_write(replace(job, manifest_uri=str(tmp_path / "b" / "m.json"), threads=1))
+    assert [shard.sha256 for shard in again.shards] == [shard.sha256 for shard in report.shards]
+    other = run_write(replace(job, manifest_uri=str(tmp_path / "c" / "m.json"), seed=4))
+    assert rows_of(other.manifest_uri) != train
+    assert other.digest == report.digest
+
+
+def test_parquet_is_laid_out_anew(lines, tmp_path):
+    """A packed data set is itself an input: unpacked, laid out otherwise, and still the same rows."""
+    packed = run_write(job_of(lines, tmp_path / "packed"))
+    job = job_of(str(tmp_path / "packed" / "train"), tmp_path / "lists", encoding="jsonl.gz")
+    assert run_write(job).digest == packed.digest
+
+
+def test_only_some_columns(lines, tmp_path):
+    """Columns that are named are kept, in that order; one that is not there is refused."""
+    report = run_write(job_of(lines, tmp_path / "out", columns=["tokens", "id"]))
+    assert list(rows_of(report.manifest_uri)[0]) == ["tokens", "id"]
+    with pytest.raises(ConfigError, match="no column 'nope'; there are id, doc, tokens"):
+        run_write(job_of(lines, tmp_path / "other", columns=["nope"]))
+
+
+def test_another_job_is_refused(lines, tmp_path):
+    """A folder that was begun with other settings or inputs is left as it is, and the error says what differs."""
+    run_write(job_of(lines, tmp_path / "out"))
+    before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*"))
+    with pytest.raises(DatasetConflictError, match="other seed, shuffle"):
+        run_write(job_of(lines, tmp_path / "out", shuffle=True, seed=1))
+    Path(tmp_path / "in-0.jsonl.gz").write_bytes(gzip.compress(b'{"id": 1}\n'))
+    with pytest.raises(DatasetConflictError, match="other inputs"):
+        run_write(job_of(lines, tmp_path / "out"))
+    assert sorted(path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")) == before
+
+
+def test_shares_that_do_not_add_up(lines, tmp_path):
+    """Splits whose shares do not add up to 1 are refused before anything is read."""
+    with pytest.raises(ConfigError, match="add up to 1"):
+        job_of(lines, tmp_path, splits={"train": 0.9, "validation": 0.2})
+
+
+KILLED = """
+import os, signal, sys
+from o41td.writing.conversion import WriteJob, run_write
+def on_progress(at):
+    if at.shards == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+job = WriteJob(inputs=[sys.argv[1]], manifest_uri=sys.argv[2], splits={"train": 1.0}, shard_bytes=60_000)
+run_write(job, on_progress=on_progress)
+"""
+
+
+def test_a_killed_job_goes_on(lines, tmp_path):
+    """A job killed with no manifest, run again, passes over what is finished, and ends as if never killed."""
+    killed = tmp_path / "killed"
+    command = [sys.executable, "-P", "-c", KILLED, lines, str(killed / "m.json")]
+    assert subprocess.run(command, timeout=120).returncode == -9
+    assert not (killed / "m.json").exists()
+    resumed = run_write(job_of(lines, killed))
+    whole = run_write(job_of(lines, tmp_path / "whole"))
+    assert resumed.reused >= 3
+    assert [shard.sha256 for shard in resumed.shards] == [shard.sha256 for shard in whole.shards]
+    assert (killed / "m.json").read_bytes() == (tmp_path / "whole" / "m.json").read_bytes()
+    assert sorted(path.name for path in killed.iterdir()) == ["_o41td", "m.json", "train"]
+
+
+def test_the_command(lines, tmp_path):
+    """The command writes, reports in JSON, and does nothing the second time; nonsense is refused with code 2."""
+    arguments = ["write", lines, "--to", tmp_path / "out", "--shard-size", "60KB", "--fast", "--json"]
+    first, second = o41td(*arguments), o41td(*arguments)
+    assert first.code == 0, first.err
+    record = json.loads(first.out)
+    assert record["rows"] == NUM_ROWS
+    assert record["splits"]["train"]["rows"] == NUM_ROWS
+    assert record["reused_shards"] == 0
+    assert json.loads(second.out)["reused_shards"] == record["shards"]
+    assert read_manifest(record["manifest"]).splits["train"].shards
+    for wrong in (["--split", "train"], ["--layout", "best"], ["--shard-size", "much"]):
+        done = o41td("write", lines, "--to", tmp_path / "other", *wrong)
+        assert done.code == 2
+        assert done.err.startswith("o41td: ")

@@ -1,0 +1,71 @@
+"""What no caller means: integers for paths, dicts for objects, texts that are none; refused before anything happens."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from o41td import (
+    BatchStreamConfig,
+    Checkpoint,
+    CheckpointError,
+    ConfigError,
+    connect,
+    open_batch_stream,
+    plan,
+    resume_batch_stream,
+)
+from o41td.checking import check
+
+CHECKPOINT = Checkpoint(order_version=1, config={}, sources=(), cursor=(), batches_yielded=0, rows_yielded=0)
+CONFIG = BatchStreamConfig.from_document(
+    {"fields": [{"name": "x", "dtype": "i32"}], "stages": [{"sources": [{"files": ["a"]}], "batch_size": 1}]}
+)
+TAKES_A_PATH = {
+    "BatchStreamConfig.load": BatchStreamConfig.load,
+    "Checkpoint.load": Checkpoint.load,
+    "Checkpoint.save": CHECKPOINT.save,
+    "resume_batch_stream": resume_batch_stream,
+}
+
+
+@pytest.mark.parametrize("take", TAKES_A_PATH.values(), ids=TAKES_A_PATH.keys())
+@pytest.mark.parametrize("kind", ["descriptor", True, 2**70, 1.5, None, b"x", "", "a\0b", {"config": {}}])
+def test_what_is_no_path_is_refused(take, kind):
+    """One sentence; an open descriptor of the caller's is neither read nor closed."""
+    with open(os.devnull, "rb") as file:
+        value = file.fileno() if kind == "descriptor" else kind
+        with pytest.raises(ConfigError, match="is not a path; give a string or a"):
+            take(value)
+        os.fstat(file.fileno())
+
+
+@pytest.mark.parametrize("take", [open_batch_stream, plan, check])
+@pytest.mark.parametrize("config", [5, None, {"stages": []}])
+def test_what_is_no_config_is_refused(take, config):
+    """The error says how a config is made of a file or a dict."""
+    with pytest.raises(ConfigError, match=r"not a BatchStreamConfig. Use BatchStreamConfig.load\(path\)"):
+        take(config)
+
+
+@pytest.mark.parametrize("take", [open_batch_stream, plan])
+def test_what_is_no_storage_is_refused(take):
+    """A dict of keys is not taken for a StorageConfig, and is not repeated: it may hold secrets."""
+    with pytest.raises(ConfigError, match="a dict is not a StorageConfig") as caught:
+        take(CONFIG, storage={"secret_access_key": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [5, None, 1.5, ["{"]])
+def test_what_is_no_text_is_no_checkpoint(text):
+    """`from_json` of something else is a CheckpointError like any other text that is none."""
+    with pytest.raises(CheckpointError, match=f"it is not text but a {type(text).__name__}"):
+        Checkpoint.from_json(text)
+
+
+@pytest.mark.parametrize("wait_s", [None, "5", b"x", -1, float("nan"), float("inf")])
+def test_a_wait_that_is_no_number_of_seconds_is_refused(wait_s):
+    """`connect` says so before it looks for a loader."""
+    with pytest.raises(ConfigError, match="is no number of seconds"):
+        connect("nobody", wait_s=wait_s)

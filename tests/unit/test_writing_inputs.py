@@ -1,0 +1,219 @@
+"""Files of other formats as rows; each is written here by another tool than the one that reads it, or byte by byte."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import struct
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from o41td.errors import ConfigError, CorruptDataError, MissingShardError, SchemaError
+from o41td.writing.inputs import list_inputs, read_inputs
+from record_writer import write_frames
+
+ROWS = [{"id": i, "tokens": list(range(i % 4)), "name": f"row {i}"} for i in range(2500)]
+
+
+def read(*entries, input_format=None):
+    """All rows that some inputs hold, with the inputs' places and row numbers checked to run on."""
+    rows = []
+    counts = {}
+    for part in read_inputs(list_inputs([str(entry) for entry in entries], input_format)):
+        assert part.first_row == counts.get(part.file, 0)
+        counts[part.file] = part.first_row + part.batch.num_rows
+        rows += part.batch.to_pylist()
+    return rows
+
+
+def test_columnar_files(tmp_path):
+    """Parquet, an Arrow file and an Arrow stream give the rows that pyarrow put there."""
+    table = pa.Table.from_pylist(ROWS)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=700)
+    with pa.ipc.new_file(str(tmp_path / "b.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    with pa.ipc.new_stream(str(tmp_path / "c.arrow"), table.schema) as writer:
+        writer.write_table(table, max_chunksize=900)
+    for name in ("a.parquet", "b.arrow", "c.arrow"):
+        assert read(tmp_path / name) == ROWS
+
+
+def test_lines_of_json(tmp_path):
+    """Plain, gzip and Zstandard text is told by its bytes; empty lines and a missing last newline are of no account."""
+    text = b"\n".join(json.dumps(row).encode() for row in ROWS[:5]) + b"\n\n" + json.dumps(ROWS[5]).encode()
+    (tmp_path / "a.jsonl").write_bytes(text)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(text[:100]) + gzip.compress(text[100:]))
+    (tmp_path / "c.jsonl.zst").write_bytes(zstandard.compress(text[:99]) + zstandard.compress(text[99:]))
+    for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"):
+        assert read(tmp_path / name) == ROWS[:6]
+
+
+def test_frames_of_messages(tmp_path):
+    """Frames give the maps that they pack."""
+    assert read(write_frames(tmp_path / "a.msgpack.zstf", ROWS)) == ROWS
+
+
+def test_csv(tmp_path):
+    """A CSV file gives integers, floats and text; a value that does not fit its column is refused, not made text."""
+    (tmp_path / "a.csv").write_text("id,score,name\n1,0.5,one\n2,,two\n")
+    assert read(tmp_path / "a.csv") == [
+        {"id": 1, "score": 0.5, "name": "one"},
+        {"id": 2, "score": None, "name": "two"},
+    ]
+    lines = "id\n" + "1\n" * 700_000 + "x\n"
+    (tmp_path / "b.csv").write_text(lines)
+    with pytest.raises(SchemaError, match=r"b\.csv"):
+        read(tmp_path / "b.csv")
+
+
+def mds_folder(folder, columns, samples, *, compress=False):
+    """An MDS folder, put together from the format's description: columns are (name, encoding, size or None)."""
+    folder.mkdir()
+    blobs = []
+    for sample in samples:
+        ragged = [struct.pack("<I", len(data)) for data, (_, _, size) in zip(sample, columns) if size is None]
+        blobs.append(b"".join(ragged) + b"".join(sample))
+    config = b'{"what": "ever"}'
+    start = 4 + 4 * (len(blobs) + 1) + len(config)
+    offsets = start + np.cumsum([0, *map(len, blobs)])
+    data = struct.pack("<I", len(blobs)) + offsets.astype("<u4").tobytes() + config + b"".join(blobs)
+    name = "shard.00000.mds" + (".zstd" if compress else "")
+    (folder / name).write_bytes(zstandard.compress(data) if compress else data)
+    shard = {
+        "format": "mds",
+        "samples": len(blobs),
+        "column_names": [name for name, _, _ in columns],
+        "column_encodings": [encoding for _, encoding, _ in columns],
+        "column_sizes": [size for _, _, size in columns],
+        "compression": "zstd:3" if compress else None,
+        "raw_data": {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}},
+        "zip_data": {"basename": name, "bytes": 1, "hashes": {}} if compress else None,
+    }
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
+    return folder
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_an_mds_folder(tmp_path, compress):
+    """Scalars, text and arrays of fixed and of stated dtype and shape come out of an MDS folder."""
+    columns = [
+        ("id", "int", 8),
+        ("text", "str", None),
+        ("tokens", "ndarray:int32", None),
+        ("pair", "ndarray:uint16:2", 4),
+        ("grid", "ndarray", None),
+        ("score", "float32", 4),
+        ("extra", "json", None),
+    ]
+
+    def sample(i):
+        tokens = np.arange(i + 1, dtype="<i4")
+        grid = np.array([[i, 1, 2], [3, 4, 5]], "<f8")
+        return [
+            struct.pack("<q", -i),
+            f"é{i}".encode(),
+            bytes([1 << 2 | 0, i + 1]) + tokens.tobytes(),  # one axis, told in one byte
+            np.array([i, 65535], "<u2").tobytes(),
+            bytes([66, 2 << 2 | 1]) + np.array([2, 3], "<u2").tobytes() + grid.tobytes(),  # float64, axes in two bytes
+            struct.pack("<f", i / 4),
+            json.dumps({"k": [i]}).encode(),
+        ]
+
+    folder = mds_folder(tmp_path / "mds", columns, [sample(i) for i in range(3)], compress=compress)
+    assert read(folder)[2] == {
+        "id": -2,
+        "text": "é2",
+        "tokens": [0, 1, 2],
+        "pair": [2, 65535],
+        "grid": [[2.0, 1.0, 2.0], [3.0, 4.0, 5.0]],
+        "score": 0.5,
+        "extra": {"k": [2]},
+    }
+
+
+def test_pickles_are_not_read(tmp_path):
+    """An MDS column of pickles, and a NumPy file that needs one, are refused by name."""
+    folder = mds_folder(tmp_path / "mds", [("x", "pkl", None)], [[pickle.dumps(1)]])
+    with pytest.raises(ConfigError, match="pickles are not read"):
+        read(folder)
+    data = io.BytesIO()
+    np.save(data, np.array([{}], object))
+    path = tar_of(tmp_path / "a.tar", [("s.npy", data.getvalue())])
+    with pytest.raises(CorruptDataError, match=r"cannot be read as \.npy.*s\.npy"):
+        read(path)
+
+
+def test_an_mds_shard_cut_short(tmp_path):
+    """A shard that is shorter than its offsets say is refused by name."""
+    folder = mds_folder(tmp_path / "mds", [("id", "int", 8)], [[struct.pack("<q", 1)]] * 3)
+    shard = folder / "shard.00000.mds"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(CorruptDataError, match=r"shard\.00000\.mds"):
+        read(folder)
+
+
+def tar_of(path, members):
+    """A tar of some files."""
+    with tarfile.open(path, "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_a_webdataset_tar(tmp_path):
+    """Files of one stem are a sample, in the tar's order; each suffix is a column, decoded as the suffix says."""
+    tokens = io.BytesIO()
+    np.save(tokens, np.array([5, 6], np.uint16))
+    path = tar_of(
+        tmp_path / "a.tar",
+        [
+            ("d/0001.npy", tokens.getvalue()),
+            ("d/0001.cls", b"3"),
+            ("d/0001.meta.json", b'{"a": 1}'),
+            ("d/0001.jpg", b"\xff\xd8"),
+            ("d/0002.cls", b"4"),
+        ],
+    )
+    assert read(path) == [
+        {"__key__": "d/0001", "npy": [5, 6], "cls": 3, "meta.json": {"a": 1}, "jpg": b"\xff\xd8"},
+        {"__key__": "d/0002", "npy": None, "cls": 4, "meta.json": None, "jpg": None},
+    ]
+
+
+def test_what_a_folder_names(tmp_path):
+    """A folder is its files in sorted order, hidden and underscored names left out; of two formats one must be told."""
+    folder = tmp_path / "data"
+    (folder / "_o41td").mkdir(parents=True)
+    for name in ("b.jsonl", "a.jsonl", ".c.jsonl", "_o41td/d.jsonl", "readme.txt"):
+        (folder / name).write_text(json.dumps({"from": name}))
+    assert read(folder) == [{"from": "a.jsonl"}, {"from": "b.jsonl"}]
+    (folder / "z.csv").write_text("from\nz\n")
+    with pytest.raises(ConfigError, match="csv and jsonl"):
+        read(folder)
+    assert read(folder, input_format="csv") == [{"from": "z"}]
+
+
+def test_what_cannot_be_read(tmp_path):
+    """Missing, doubled, unknown and damaged inputs are refused by name."""
+    with pytest.raises(MissingShardError, match=r"no\.jsonl"):
+        read(tmp_path / "no.jsonl")
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n[1]\n')
+    with pytest.raises(ConfigError, match="named twice"):
+        read(tmp_path / "a.jsonl", tmp_path / "a.*")
+    with pytest.raises(CorruptDataError, match="line 1 is no object"):
+        read(tmp_path / "a.jsonl")
+    (tmp_path / "a.xyz").write_text("")
+    with pytest.raises(ConfigError, match="tells no format"):
+        read(tmp_path / "a.xyz")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(CorruptDataError, match=r"b\.parquet"):
+        read(tmp_path / "b.parquet")
