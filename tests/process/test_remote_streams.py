@@ -201,3 +201,15 @@ def test_the_command_line_reaches_stores_and_reads_no_environment(bucket, write_
     assert json.loads(done.out.splitlines()[-1])["rows"] == 60
     keys = {asked.headers["Authorization"].partition("Credential=")[2].partition("/")[0] for asked in bucket.proxy.log}
     assert keys == {"own-key"}
+
+
+def test_what_the_block_cache_has_is_asked_of_no_store(bucket, write_shards, open_stream, tmp_path):
+    """The second time, with the index and all rows on local disk, a look at the names is all that a store sees."""
+    paths = write_shards((60, 60), row_group_rows=30, longest=1000, compression="none")
+    bucket.put_files(paths)
+    config = ref.stream_config(ref.stage_of([bucket.uri("data/")], batch_size=20), cache_dir=str(tmp_path / "cache"))
+    reference = ref.Reference(ref.stream_config(ref.stage_of(paths, batch_size=20)))
+    for has_cache in (False, True):
+        bucket.proxy.log.clear()
+        reference.check_rest(open_stream(config, storage=bucket.storage), position=0)
+        assert bool(bucket.proxy.gets()) != has_cache
