@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from o41td.workers.block_cache import BlockCache
     from o41td.workers.block_cache_rows import CachingReader
     from o41td.workers.record_reader import RecordReader
+    from o41td.workers.remote_objects import RemoteObjects
+    from o41td.workers.shard_facts import FactsShelf
 
 __all__ = ["BlockDecoder"]
 
@@ -64,18 +66,26 @@ class BlockDecoder:
         *,
         max_row_group_bytes: int,
         max_held_units: int,
+        objects: RemoteObjects | None = None,
+        facts: FactsShelf | None = None,
         cache: BlockCache | None = None,
     ) -> None:
         """`regions` are the arena's arrays by field, in which each slot has `block_rows` rows."""
         self._regions = regions
         self._block_rows = block_rows
         self._sources = sources
-        self._readers = ReaderPool(max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units)
+        self._readers = ReaderPool(
+            objects=objects, facts=facts, max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units
+        )
         self._caching: CachingReader | None = None
         if cache is not None:
             from o41td.workers.block_cache_rows import CachingReader
 
             self._caching = CachingReader(cache, sources, self.reader, max_row_group_bytes=max_row_group_bytes)
+
+    def is_held(self, source: int, uri: str, row_group: int) -> bool:
+        """Whether a row group is decoded here, as `ReaderPool.is_held`."""
+        return self._readers.is_held(source, uri, row_group)
 
     def reader(self, source: int, piece: Piece) -> ShardReader | RecordReader:
         """Returns the open reader of a piece's shard.
@@ -93,6 +103,7 @@ class BlockDecoder:
             size_bytes=piece.size_bytes,
             mtime_ns=piece.mtime_ns,
             num_rows=piece.shard_rows,
+            etag=piece.etag,
         )
 
     def is_kept(self, source: int, piece: Piece) -> bool:

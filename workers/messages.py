@@ -45,9 +45,13 @@ __all__ = [
     "OpenProgress",
     "PieceBegun",
     "ReadFooter",
+    "ResolveFailed",
+    "ResolveSource",
     "ServeFrom",
+    "SourceResolved",
     "StatsReply",
     "StatsRequest",
+    "StorageUsed",
     "StreamEnded",
     "StreamFailed",
     "WorkerReady",
@@ -73,6 +77,31 @@ class WorkerReady(NamedTuple):
     pid: int
 
 
+class ResolveSource(NamedTuple):
+    """Find out which shards a source has, some of which are remote; `source` is a SourceJob record."""
+
+    task_id: int
+    source: dict[str, Any]
+    storage: dict[str, Any] | None
+
+    def __repr__(self) -> str:
+        return _shown_without_storage(self)
+
+
+class SourceResolved(NamedTuple):
+    """The shards of a source, as a SourceShards record."""
+
+    task_id: int
+    shards: dict[str, Any]
+
+
+class ResolveFailed(NamedTuple):
+    """A source's shards cannot be found; `error` is an error record."""
+
+    task_id: int
+    error: dict[str, Any]
+
+
 class ReadFooter(NamedTuple):
     """Read one shard's footer and check its schema against the fields of a source.
 
@@ -86,6 +115,8 @@ class ReadFooter(NamedTuple):
     encoding: str
     known_rows: int | None
     max_row_group_bytes: int
+    size_bytes: int | None  # of a remote shard, when it was listed
+    etag: str | None
     fields: list[dict[str, Any]]  # FieldPlan records
     storage: dict[str, Any] | None
 
@@ -203,6 +234,22 @@ class BlockFailed(NamedTuple):
     block_id: int
     bad_rows: list[bytes]
     bad_errors: list[dict[str, Any]]
+
+
+class StorageUsed(NamedTuple):
+    """What a worker has asked of object stores since it last told, and what is under way.
+
+    One that `waits` for a store is not stuck, whatever it takes: its store is asked again and again.
+    """
+
+    requests: int
+    retries: int
+    renewals: int
+    requested_bytes: int
+    received_bytes: int
+    in_flight: int
+    last_fault: str | None
+    waits: bool
 
 
 # ---- consumer -> coordinator ---------------------------------------------------------------------------------------
@@ -360,6 +407,9 @@ class StatsReply(NamedTuple):
 
 Message = (
     WorkerReady
+    | ResolveSource
+    | SourceResolved
+    | ResolveFailed
     | ReadFooter
     | FooterRead
     | CountGoesOn
@@ -370,6 +420,7 @@ Message = (
     | CacheUsed
     | BlockDecoded
     | BlockFailed
+    | StorageUsed
     | OpenLoader
     | JoinLoader
     | ServeFrom
@@ -390,6 +441,9 @@ Message = (
 
 MESSAGE_TYPES: tuple[type[Message], ...] = (
     WorkerReady,
+    ResolveSource,
+    SourceResolved,
+    ResolveFailed,
     ReadFooter,
     FooterRead,
     CountGoesOn,
@@ -400,6 +454,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     CacheUsed,
     BlockDecoded,
     BlockFailed,
+    StorageUsed,
     OpenLoader,
     JoinLoader,
     ServeFrom,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from o41td.fields import FieldPlan
+from o41td.index import etag_of_version
 
 __all__ = ["SMALL_PIECE_ROWS", "TOGETHER_BYTES", "Piece", "SourceFormat", "Uncached"]
 
@@ -29,6 +30,11 @@ class Piece(NamedTuple):
     row_stop: int
     block_row: int
     version: str | None = None
+
+    @property
+    def etag(self) -> str | None:
+        """A remote shard's, where its store has them."""
+        return etag_of_version(self.version)
 
     @property
     def num_rows(self) -> int:

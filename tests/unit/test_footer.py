@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from memory_objects import memory_objects
 from o41td.errors import CorruptDataError, MissingShardError, SchemaError
 from o41td.fields import FieldPlan
+from o41td.index import version_of_etag
 from o41td.workers.footer import read_footer
 
 ID = FieldPlan(name="id", source="id", dtype="i64")
@@ -131,20 +133,16 @@ def test_schema_is_checked(tmp_path):
 
 
 def test_remote_shards(tmp_path):
-    """A shard of an fsspec filesystem reads the same, and its etag, where it has one, is in its version."""
-    import fsspec
-
+    """A shard of a store reads the same, is named by what tells it from its successors, and refused when it is none."""
     local = read_footer(None, write(tmp_path / "a.parquet", np.arange(100)), [ID])
-    memory = fsspec.filesystem("memory")
-    memory.pipe_file("/footer-test/a.parquet", (tmp_path / "a.parquet").read_bytes())
-    try:
-        remote = read_footer(memory, "/footer-test/a.parquet", [ID])
+    with memory_objects({"memory://footers/a.parquet": (tmp_path / "a.parquet").read_bytes()}) as objects:
+        remote = read_footer(objects, "memory://footers/a.parquet", [ID])
         assert remote.rows.tolist() == local.rows.tolist()
-        assert remote.version == local.version
-        with pytest.raises(MissingShardError):
-            read_footer(memory, "/footer-test/none.parquet", [ID])
-    finally:
-        memory.rm("/footer-test", recursive=True)
+        assert remote.compressed_bytes.tolist() == local.compressed_bytes.tolist()
+        assert remote.version == version_of_etag(str(objects.stat("memory://footers/a.parquet").etag))
+        with pytest.raises(MissingShardError, match="footers/none") as missing:
+            read_footer(objects, "memory://footers/none.parquet", [ID], source="web")
+        assert missing.value.source == "web"
 
 
 def test_no_footer_outlives_its_reading(write_shards) -> None:
