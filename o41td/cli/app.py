@@ -347,7 +347,7 @@ def inspect(
 ) -> None:
     """Show what a file holds and how it is laid out: columns, row groups, codecs, lengths of lists, first rows.
 
-    Of a config, the first rows are those that a stream would deliver, and padding and cuts are told.
+    Of a config, the first rows of a file are shown as a stream would deliver them, and padding and cuts are told.
     """
     from o41td.cli.inspect import show_target
 

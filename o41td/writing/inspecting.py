@@ -12,7 +12,7 @@ from typing import Any
 
 from o41td.config import BatchStreamConfig
 from o41td.config_file import read_document
-from o41td.errors import ConfigError, CorruptDataError
+from o41td.errors import ConfigError, CorruptDataError, error_from_record
 from o41td.fields import FieldPlan
 from o41td.job import SourceJob, job_of
 from o41td.manifest import Manifest, read_manifest
@@ -119,5 +119,5 @@ def _facts_of(look: _Look, rows: int) -> dict[str, Any]:
         raise CorruptDataError(f"the process that looked at this file did not survive it: {why}", shard=look.path)
     answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
-        raise CorruptDataError(f"the file cannot be shown: {answer['error']}", shard=look.path)
+        raise error_from_record(answer["error"])
     return answer

@@ -74,3 +74,14 @@ def test_files_of_other_formats_and_bad_ones(tmp_path, parquet_testing):
     for path in (cut, encrypted):
         with pytest.raises(CorruptDataError, match=path.name):
             inspect_target(str(path), rows=1)
+
+
+def test_what_to_do_is_said_once(tmp_path):
+    """A file that is cut short is named once, with one remedy, though a process of its own has read it."""
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes((tmp_path / "a.parquet").read_bytes()[:-6])
+    with pytest.raises(CorruptDataError) as refused:
+        inspect_target(str(cut), rows=1)
+    told = str(refused.value)
+    assert (told.count("Replace the shard"), told.count(str(cut))) == (1, 1)
