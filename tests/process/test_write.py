@@ -104,6 +104,14 @@ def test_another_job_is_refused(lines, tmp_path):
     assert sorted(path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")) == before
 
 
+def test_a_job_that_failed_before_its_first_shard_claims_nothing(lines, tmp_path):
+    """What was wrong is put right, and the same folder taken: nothing in it was made of the former settings."""
+    with pytest.raises(ConfigError, match="no column 'nope'"):
+        run_write(job_of(lines, tmp_path / "out", columns=["nope"]))
+    assert not (tmp_path / "out" / "_o41td" / "job.json").exists()
+    run_write(job_of(lines, tmp_path / "out", columns=["id"]))
+
+
 def test_shares_that_do_not_add_up(lines, tmp_path):
     """Splits whose shares do not add up to 1 are refused before anything is read."""
     with pytest.raises(ConfigError, match="add up to 1"):
