@@ -84,6 +84,14 @@ def test_parquet_is_laid_out_anew(lines, tmp_path):
     assert run_write(job).digest == packed.digest
 
 
+def test_a_data_set_of_several_splits_is_no_input(lines, tmp_path):
+    """Its splits would become one without a word: it is refused by their names; their folders are inputs."""
+    run_write(job_of(lines, tmp_path / "set", splits={"train": 0.5, "validation": 0.5}))
+    with pytest.raises(ConfigError, match="several splits, train, validation"):
+        run_write(job_of(str(tmp_path / "set"), tmp_path / "out"))
+    run_write(job_of(str(tmp_path / "set" / "train"), tmp_path / "out"))
+
+
 def test_only_some_columns(lines, tmp_path):
     """Columns that are named are kept, in that order; one that is not there is refused."""
     report = run_write(job_of(lines, tmp_path / "out", columns=["tokens", "id"]))
