@@ -341,6 +341,9 @@ def pack(
 def inspect(
     target: Annotated[str, typer.Argument(help="A shard, a file of another format, a manifest, or a config.")],
     rows: Annotated[int, typer.Option("--rows", min=0, help="How many of the first rows to show.")] = 3,
+    input_format: Annotated[
+        str | None, typer.Option("--format", help="What the file is, where its suffix does not tell.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw how long lists are here: padding and cuts.")] = None,
     as_json: AsJson = False,
     _debug: Debug = False,
@@ -351,7 +354,7 @@ def inspect(
     """
     from o41td.cli.inspect import show_target
 
-    show_target(target, rows=rows, plot_path=plot, as_json=as_json)
+    show_target(target, rows=rows, input_format=input_format, plot_path=plot, as_json=as_json)
 
 
 @app.command()

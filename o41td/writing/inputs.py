@@ -169,7 +169,7 @@ def _matches(entry: str, input_format: str | None) -> list[str]:
         if input_format is not None:
             found = [name for name in found if _format_of(name) == input_format]
         elif len(formats) > 1:
-            raise ConfigError(f"{path} holds {' and '.join(formats)} files; say which with a format, or name the files")
+            raise ConfigError(f"{path} holds {' and '.join(formats)} files; say which with --format, or name the files")
     elif os.path.exists(path):
         found = [path]
     elif glob.has_magic(path):
@@ -196,7 +196,9 @@ def _input_file(path: str, input_format: str | None) -> InputFile:
     of_path = "mds" if os.path.isdir(path) else _format_of(path)
     chosen = input_format or of_path
     if chosen is None:
-        raise ConfigError(f"{path}: its suffix tells no format; say which of {', '.join(INPUT_FORMATS)} it is")
+        raise ConfigError(
+            f"{path}: its suffix tells no format; say with --format which of {', '.join(INPUT_FORMATS)} it is"
+        )
     if chosen not in _READERS:
         raise ConfigError(f"{chosen!r} is no format; give one of {', '.join(INPUT_FORMATS)}")
     facts = os.stat(os.path.join(path, MDS_INDEX) if chosen == "mds" else path)

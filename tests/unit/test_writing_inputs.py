@@ -212,7 +212,7 @@ def test_what_cannot_be_read(tmp_path):
     with pytest.raises(CorruptDataError, match="line 3 is no object"):
         read(tmp_path / "a.jsonl")
     (tmp_path / "a.xyz").write_text("")
-    with pytest.raises(ConfigError, match="tells no format"):
+    with pytest.raises(ConfigError, match="tells no format; say with --format"):
         read(tmp_path / "a.xyz")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(CorruptDataError, match=r"b\.parquet"):
