@@ -1,7 +1,8 @@
 """Everything that crosses a socket: one named tuple a message, msgpack arrays on the wire, never a pickle.
 
 A record is encoded as ``[tag, *fields in order]``. The tag is the class's place in `MESSAGE_TYPES`, so both ends must
-be of one version: a loader starts its own processes from its own package, which makes that true by construction.
+be of one version: a loader starts its own processes from its own package, which makes that true by construction, and
+whoever else calls looks at the loader's `PROTOCOL` first.
 
 What is decoded is what its annotations say, or it is refused; nothing is built from a payload that is not whole. So a
 peer can at worst make us hang up on it.
@@ -14,6 +15,7 @@ comment states. `storage` may hold credentials: a message with them does not sho
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgpack
 
@@ -21,6 +23,7 @@ from o41td.workers.message_check import refuse_wrong_types
 
 __all__ = [
     "MESSAGE_TYPES",
+    "PROTOCOL",
     "AttachArena",
     "BatchesGathered",
     "BatchesReady",
@@ -468,6 +471,9 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     LoaderNotice,
     StatsReply,
 )
+PROTOCOL = f"{crc32(repr([(kind.__name__, kind._fields) for kind in MESSAGE_TYPES]).encode()):08x}"
+"""Tells these messages from another version's: a checksum of all fields, so that nobody has to keep count."""
+
 _INT64_BYTES = 8
 _UNICODE = "surrogateescape"  # file names are bytes, and need not be text
 _TAGS = {message_type: tag for tag, message_type in enumerate(MESSAGE_TYPES)}

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from o41td import runtime_folder
+from o41td.errors import ConnectError
+from o41td.joining import join_loader
+from o41td.runtime import list_loaders
 from o41td.runtime_folder import (
     NameTaken,
     claimed_name,
@@ -40,6 +43,23 @@ def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
     withdraw_loader(entry)
     assert listed_loaders() == []
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("protocol", ["0", None])
+def test_a_loader_with_other_messages_is_told_as_such_and_not_called(folder: Path, protocol: str | None) -> None:
+    """Of another version, or of one from before entries said so: listed with what to do; who would join is refused."""
+    entry, listener = publish_loader("one", is_served=True)
+    document = json.loads(Path(entry.json_path).read_text())
+    Path(entry.json_path).write_text(json.dumps({**document, "protocol": protocol}))
+    [shown] = list_loaders()
+    assert (shown["name"], shown["state"], shown["verdict"]) == (
+        "one", "other version", "it runs another version of o41td"
+    )  # fmt: skip
+    with pytest.raises(ConnectError, match=r"'one' .* another version"):
+        join_loader("one", 0)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    listener.close()
 
 
 @pytest.mark.parametrize(
