@@ -49,7 +49,7 @@ def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
 @pytest.mark.parametrize("other", ["0", PROTOCOL[::-1]])
 def test_a_loader_with_other_messages_is_told_as_such_and_not_called(folder: Path, other: str) -> None:
     """It is listed with what to do, and who would join it is refused."""
-    entry, listener = publish_loader("one", protocol=other, is_served=True)
+    _entry, listener = publish_loader("one", protocol=other, is_served=True)
     [shown] = list_loaders()
     assert (shown["name"], shown["state"], shown["verdict"]) == (
         "one", "other version", "it runs another version of o41td"
