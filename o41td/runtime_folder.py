@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from o41td.plain_json import parse_plain_json
-from o41td.workers.messages import PROTOCOL
 
 __all__ = [
     "LoaderEntry",
@@ -91,7 +90,7 @@ def process_start_time(pid: int) -> int | None:
     return None if after_name[0] == "Z" else int(after_name[19])
 
 
-def publish_loader(name: str, *, is_served: bool = False) -> tuple[LoaderEntry, socket.socket] | None:
+def publish_loader(name: str, *, protocol: str, is_served: bool = False) -> tuple[LoaderEntry, socket.socket] | None:
     """Makes this process findable; returns its entry and listening socket, None where there is no runtime folder."""
     folder = runtime_folder(create=True)
     if folder is None:
@@ -106,7 +105,7 @@ def publish_loader(name: str, *, is_served: bool = False) -> tuple[LoaderEntry, 
         start_time=process_start_time(pid) or 0,
         socket_path=str(folder / f"{stem}.sock"),
         json_path=str(folder / f"{stem}.json"),
-        protocol=PROTOCOL,
+        protocol=protocol,
         is_served=is_served,
     )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -21,7 +21,7 @@ def test_a_remote_stream_is_the_local_one(bucket, write_shards, open_stream):
     """Shards of a glob give the batches that the same local files give, and a checkpoint resumes them."""
     paths = write_shards((60, 45, 0, 33))
     bucket.put_files(paths)
-    config = ref.stream_config(ref.stage_of([bucket.uri("data/*.parquet")], buffer_rows=32), threads=2)
+    config = ref.stream_config(ref.stage_of([bucket.uri("data/*.parquet")], buffer_rows=32))
     reference = ref.Reference(ref.stream_config(ref.stage_of(paths, buffer_rows=32)))
     stream = open_stream(config, storage=bucket.storage)
     for number in range(7):

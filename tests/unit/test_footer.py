@@ -46,6 +46,17 @@ def test_cost_of_dictionary_pages_is_the_decoded_one(tmp_path):
     assert 2_000_000 <= footer.decoded_bytes[0] <= 2_200_000
 
 
+def test_cost_of_packed_rows_on_plain_pages(tmp_path):
+    """Packed rows of a fixed size, or whose pages hold them byte for byte, cost what they are and no more."""
+    packed = FieldPlan(name="t", source="t", dtype="i32", shape=(1000,), source_dtype="i32")
+    for kind in (pa.binary(400), pa.binary()):
+        table = pa.table({"t": pa.array([b"x" * 400] * 500, kind)})
+        path = tmp_path / "a.parquet"
+        pq.write_table(table, path, use_dictionary=False, compression="zstd")
+        footer = read_footer(None, str(path), [packed])
+        assert 500 * 400 <= footer.decoded_bytes[0] <= 500 * 412
+
+
 def test_cost_of_equal_packed_rows(tmp_path):
     """A dictionary page of one packed row, 500 times over: its cost is that of 500 rows of the field."""
     row = np.arange(1000, dtype=np.int32).tobytes()

@@ -20,6 +20,7 @@ from o41td.runtime_folder import (
     publish_loader,
     withdraw_loader,
 )
+from o41td.workers.messages import PROTOCOL
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
     """Its entry names it, this process and when this process began."""
-    published = publish_loader("one")
+    published = publish_loader("one", protocol="a")
     assert published is not None
     entry, listener = published
     assert [(found.name, found.pid) for found in listed_loaders()] == [("one", os.getpid())]
@@ -45,12 +46,10 @@ def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("protocol", ["0", None])
-def test_a_loader_with_other_messages_is_told_as_such_and_not_called(folder: Path, protocol: str | None) -> None:
-    """Of another version, or of one from before entries said so: listed with what to do; who would join is refused."""
-    entry, listener = publish_loader("one", is_served=True)
-    document = json.loads(Path(entry.json_path).read_text())
-    Path(entry.json_path).write_text(json.dumps({**document, "protocol": protocol}))
+@pytest.mark.parametrize("other", ["0", PROTOCOL[::-1]])
+def test_a_loader_with_other_messages_is_told_as_such_and_not_called(folder: Path, other: str) -> None:
+    """It is listed with what to do, and who would join it is refused."""
+    _entry, listener = publish_loader("one", protocol=other, is_served=True)
     [shown] = list_loaders()
     assert (shown["name"], shown["state"], shown["verdict"]) == (
         "one", "other version", "it runs another version of o41td"
@@ -139,7 +138,7 @@ def test_what_only_looks_like_our_folder_is_not_used(
     else:
         parent.chmod(0o777)
     assert runtime_folder.runtime_folder(create=True) is None
-    assert publish_loader("one") is None
+    assert publish_loader("one", protocol="a") is None
     assert listed_loaders() == []
     if spoil == "a parent open to all":
         parent.chmod(0o1777)  # sticky, as /tmp is: only its owner can rename what is in it
