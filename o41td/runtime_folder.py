@@ -177,11 +177,11 @@ def listed_loaders() -> list[LoaderEntry]:
     return sorted(_entries(folder, remove_stale=True), key=lambda entry: (entry.start_time, entry.pid))
 
 
-def _pid_namespace() -> int:
+def _pid_namespace() -> str:
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return f"{os.stat('/proc/self/ns/pid').st_ino:x}"
     except OSError:
-        return 0
+        return "0"
 
 
 def _entries(folder: Path, *, remove_stale: bool) -> Iterator[LoaderEntry]:

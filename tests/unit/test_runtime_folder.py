@@ -27,10 +27,9 @@ from o41td.workers.messages import PROTOCOL
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A runtime folder of the test's own, where it would be made."""
-    path = tmp_path / "o41td"
-    path.mkdir(mode=0o700)
-    monkeypatch.setattr(runtime_folder, "runtime_folder", lambda *, create: path)
-    return path
+    tmp_path.chmod(0o700)  # itself, for a socket's path must be short
+    monkeypatch.setattr(runtime_folder, "runtime_folder", lambda *, create: tmp_path)
+    return tmp_path
 
 
 def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
@@ -85,7 +84,7 @@ def test_stale_entries_are_removed_not_shown(folder: Path, content: str) -> None
 
 def test_half_an_entry_of_a_dead_loader_is_removed(folder: Path) -> None:
     """Killed between its socket and its file, a loader leaves either; those of one that lives are its own affair."""
-    namespace = os.stat("/proc/self/ns/pid").st_ino
+    namespace = f"{os.stat('/proc/self/ns/pid').st_ino:x}"
     dead, alive = f"{2**22 + 1}-{namespace}", f"{os.getpid()}-{namespace}"
     for stem in (dead, alive):
         (folder / f"{stem}-a.sock").touch()
