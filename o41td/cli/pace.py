@@ -69,11 +69,9 @@ class Figures:
         """Time since the first batch, over which rates are taken: opening is told apart, as `first_batch_s`."""
         return self.wall_s - (self.first_batch_s or 0.0)
 
-    def count(self, batch: Batch, waited_s: float, *, check_content: bool) -> None:
-        """Add one batch that took `waited_s` to come."""
+    def look_into(self, batch: Batch, waited_s: float, *, check_content: bool) -> None:
+        """Add what else there is to tell of a batch that took `waited_s` to come."""
         now_s = time.monotonic()
-        self.batches += 1
-        self.rows += batch.num_rows
         for array in batch.arrays().values():
             self.nbytes += array.nbytes
             if check_content:
@@ -158,7 +156,10 @@ def stream_legs(
             if batch is None:
                 figures.dropped_rows += stream.dropped_rows
                 break
-            figures.count(batch, time.monotonic() - asked_s, check_content=check_content)
+            # No call between the stream's count and these: a signal's handler may raise at calls only.
+            figures.batches += 1
+            figures.rows += batch.num_rows
+            figures.look_into(batch, time.monotonic() - asked_s, check_content=check_content)
             taken += 1
             on_batch(leg, taken)
             del batch  # its memory is free for the next one
