@@ -102,6 +102,7 @@ TAILS_BYTES = 4 * MIB
 
 FETCH_WASTE = 1.05
 """What is fetched ahead, by what is needed of it: gaps between column chunks are closed up to so much."""
+
 CACHE_WORK_BYTES = 6 * MIB
 """What a worker takes more where it keeps blocks on disk: a part that is read, one that is written, two libraries."""
 

@@ -6,11 +6,11 @@ slices. Each run has its own window, in parts that travel side by side. Going ba
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Sequence
 
 from o41td.workers.fetched_bytes import FetchedRange
+from o41td.workers.object_file import ObjectFile
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import ByteRange
 from o41td.workers.remote_objects import RemoteObjects
@@ -43,7 +43,7 @@ class _Run:
         self.next_start = start
 
 
-class ReadAheadFile(io.RawIOBase):
+class ReadAheadFile(ObjectFile):
     """One object, or some runs of it.
 
     Called by: the thread that decodes.
@@ -53,11 +53,7 @@ class ReadAheadFile(io.RawIOBase):
         self, objects: RemoteObjects, uri: str, info: ObjectInfo, *, runs: Sequence[ByteRange], window_bytes: int
     ) -> None:
         """Stands at the beginning; all runs together have about `window_bytes` on their way, or here."""
-        super().__init__()
-        self._objects = objects
-        self._uri = uri
-        self._info = info
-        self._at = 0
+        super().__init__(objects, uri, info)
         self._runs = [_Run(place) for place in runs]
         self._part_bytes = max(1, window_bytes // max(1, len(runs)) // _PARTS)
 
@@ -69,13 +65,7 @@ class ReadAheadFile(io.RawIOBase):
 
         Blocks: on the store, for what has not come yet.
         """
-        stop = self._info.size_bytes if size < 0 else min(self._at + size, self._info.size_bytes)
-        parts = []
-        while self._at < stop:
-            part = self._part_at(self._at, stop)
-            parts.append(part)
-            self._at += len(part)
-        return b"".join(parts)
+        return b"".join(self._read_parts(size))
 
     def readinto(self, buffer: object) -> int:
         """Reads bytes into a buffer."""
@@ -83,24 +73,6 @@ class ReadAheadFile(io.RawIOBase):
         data = self.read(len(into))
         into[: len(data)] = data
         return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Goes to a place."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.size_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        """The place."""
-        return self._at
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
 
     def close(self) -> None:
         """Lets go of everything; what is still on its way is not waited for."""

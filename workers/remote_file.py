@@ -7,12 +7,12 @@ few requests side by side before Arrow begins: mostly by `BlockFetcher`, while t
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 from o41td.memory import FETCH_WASTE
 from o41td.workers.fetched_bytes import FetchedRange
+from o41td.workers.object_file import ObjectFile
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import ByteRange, covered, plan_requests
 from o41td.workers.remote_objects import RemoteObjects, ranges_over
@@ -24,7 +24,7 @@ MAX_WASTE = FETCH_WASTE - 1
 PART_BYTES = 4 << 20
 
 
-class RemoteFile(io.RawIOBase):
+class RemoteFile(ObjectFile):
     """One object. It is not checked that it is still there before something of it is read.
 
     Called by: the thread that decodes.
@@ -32,11 +32,7 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, objects: RemoteObjects, uri: str, info: ObjectInfo) -> None:
         """Stands at the beginning of an object; `info` says what it must be."""
-        super().__init__()
-        self._objects = objects
-        self._uri = uri
-        self._info = info
-        self._at = 0
+        super().__init__(objects, uri, info)
         self._held: list[FetchedRange] = []
 
     @contextlib.contextmanager
@@ -67,31 +63,8 @@ class RemoteFile(io.RawIOBase):
 
         Blocks: on the store, for what is not here.
         """
-        stop = self._info.size_bytes if size < 0 else min(self._at + size, self._info.size_bytes)
-        parts = []
-        while self._at < stop:
-            part = self._part_at(self._at, stop)
-            parts.append(part)
-            self._at += len(part)
+        parts = self._read_parts(size)
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Goes to a place."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.size_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        """The place."""
-        return self._at
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
 
     def _part_at(self, start: int, stop: int) -> memoryview:
         """The bytes from a place on, as many as one fetched range has, or as lie before the next."""

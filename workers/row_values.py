@@ -12,9 +12,7 @@ records, by its exact name; where there is none of that name, the alias (a field
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +25,7 @@ import pyarrow.parquet as pq
 
 from o41td.encodings import JSON_LINES, holds_records
 from o41td.fields import SOURCE_DTYPES
+from o41td.json_values import json_value
 from o41td.listing import is_local
 from o41td.projection import PACKED_KEY
 from o41td.workers.child_storage import objects_of
@@ -65,7 +64,7 @@ def values_of_rows(
     for (path, encoding), units in wanted.items():
         cells_of = _cells_of_records if holds_records(encoding) else _cells_of_columns
         for place, cells in cells_of(path, encoding, units, columns, None if is_local(path) else objects):
-            values[place] = {column[0]: _plain(cell) for column, cell in zip(columns, cells, strict=True)}
+            values[place] = {column[0]: json_value(cell) for column, cell in zip(columns, cells, strict=True)}
     return values
 
 
@@ -123,20 +122,6 @@ def _cell(batch: pa.RecordBatch, name: str, row: int) -> Any:
     value = batch.column(place)[row].as_py()
     packed = SOURCE_DTYPES.get((batch.schema.field(place).metadata or {}).get(PACKED_KEY, b"").decode())
     return value if packed is None or value is None else np.frombuffer(value, packed).tolist()
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, bytes):
-        return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value)
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:

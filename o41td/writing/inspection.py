@@ -10,9 +10,7 @@ deliver, and each list field's padding is told; without, they are what the file 
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 
 from o41td.errors import CorruptDataError, O41Error, error_to_record
 from o41td.fields import FieldPlan
+from o41td.json_values import json_value
 from o41td.projection import PACKED_KEY
 from o41td.workers.parquet import ReaderPool
 from o41td.writing.inputs import InputFile, read_inputs
@@ -70,7 +69,9 @@ def facts_of(request: Mapping[str, Any]) -> dict[str, Any]:
         "columns": [[name, str(kind)] for name, kind in zip(names, sample.schema.types)],
         "sampled_rows": sample.num_rows,
         "lists": lists,
-        "rows": _projected(request, fields, first.num_rows) if fields else [_plain(row) for row in first.to_pylist()],
+        "rows": _projected(request, fields, first.num_rows)
+        if fields
+        else [json_value(row) for row in first.to_pylist()],
     }
 
 
@@ -173,26 +174,11 @@ def _projected(request: Mapping[str, Any], fields: Sequence[FieldPlan], num_rows
             done, group = done + take, group + 1
     finally:
         readers.close()
-    return [{name: _plain(array[row].tolist()) for name, array in arrays.items()} for row in range(num_rows)]
+    return [{name: json_value(array[row].tolist()) for name, array in arrays.items()} for row in range(num_rows)]
 
 
 def _is_list(kind: Any) -> bool:
     return hasattr(kind, "value_type") and not pa.types.is_dictionary(kind) and not pa.types.is_map(kind)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, bytes):
-        return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value)
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
