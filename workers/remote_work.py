@@ -56,6 +56,7 @@ class RemoteWork:
         self._tell = tell
         self._told = StorageFigures()
         self._told_s = 0.0
+        self._is_known = False  # to the coordinator, as a worker that reaches stores
         self.objects = RemoteObjects(self._storage)
         self.facts = FactsShelf()
         self._shelf = ManifestShelf(RemoteListing(self._storage))
@@ -117,15 +118,19 @@ class RemoteWork:
 
     def _tell_figures(self, *, waits: bool = False) -> None:
         """Tells the coordinator what was asked of stores since it was last told, but not too often."""
-        now_s = time.monotonic()
-        if not waits and now_s - self._told_s < _TELL_EVERY_S:
-            return
-        self._told_s = now_s
         now = StorageFigures(*astuple(self._storage.figures))
         grown = {
             field.name: getattr(now, field.name) - getattr(self._told, field.name)
             for field in fields(StorageFigures)
             if field.name not in ("in_flight", "last_fault")
         }
+        now_s = time.monotonic()
+        has_grown = any(grown.values())
+        is_due = has_grown and now_s - self._told_s >= _TELL_EVERY_S
+        if self._is_known and not (is_due or waits):
+            return
+        self._is_known = True
+        if has_grown:  # what tells of nothing keeps nothing waiting: a short stream may end before the next
+            self._told_s = now_s
         self._told = now
         self._tell(StorageUsed(**grown, in_flight=now.in_flight, last_fault=now.last_fault, waits=waits))
