@@ -6,6 +6,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from o41td.durable_files import force_folder
 from o41td.errors import CheckpointError
 
 __all__ = ["read_text", "replace_text"]
@@ -48,7 +49,7 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    _force_folder(target.parent)
+    force_folder(target.parent)
     _remove_stale(target, written_s)
 
 
@@ -69,16 +70,6 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise CheckpointError(f"this is not an o41td checkpoint: it is longer than {max_bytes} bytes", path=path)
     return data
-
-
-def _force_folder(folder: Path) -> None:
-    """Forces a rename in a folder to disk, where the file system knows how."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _remove_stale(target: Path, now_s: float) -> None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from rich.console import Console
 
-from o41td.cli.wording import bytes_text, share_text
+from o41td.cli.wording import bytes_text, count_text, counted_text, share_text
+from o41td.writing.conversion import WriteJob, WriteProgress
+from o41td.writing.inputs import list_inputs
+from o41td.writing.packed_documents import PackJob
 
-__all__ = ["file_progress_shown"]
+__all__ = ["run_shown"]
+
+R = TypeVar("R")
 
 _REDRAW_S = 0.1
 _PLAIN_LINE_S = 5.0
 
 
 @contextlib.contextmanager
-def file_progress_shown(console: Console, total_bytes: int) -> Iterator[Callable[[int, str], None]]:
+def _progress_shown(console: Console, total_bytes: int) -> Iterator[Callable[[int, str], None]]:
     """Show how far into some files the work is, while the block lasts.
 
     Yields:
@@ -40,3 +46,28 @@ def file_progress_shown(console: Console, total_bytes: int) -> Iterator[Callable
                 say_again_s = now_s + _REDRAW_S
 
         yield shown
+
+
+def run_shown(
+    run: Callable[[Callable[[WriteProgress], object]], R], job: WriteJob | PackJob, *, rows: str, quiet: bool
+) -> tuple[R, float]:
+    """Run a job that turns files into shards, and show on standard error how far it is.
+
+    Args:
+        run: does it; what it is given hears how far it is.
+        job: what it does.
+        rows: what the job's rows are called.
+        quiet: show nothing.
+
+    Returns:
+        What `run` returns, and how many seconds it took.
+
+    Blocks: until it is done.
+    """
+    total_bytes = sum(file.size_bytes for file in list_inputs(job.inputs, job.input_format))
+    start_s = time.monotonic()
+    with _progress_shown(Console(stderr=True, quiet=quiet), total_bytes) as shown:
+        result = run(
+            lambda at: shown(at.input_bytes, f"{count_text(at.rows_read)} {rows}, {counted_text(at.shards, 'shard')}")
+        )
+    return result, time.monotonic() - start_s

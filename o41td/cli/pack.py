@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 
-from o41td.cli.file_progress import file_progress_shown
+from o41td.cli.file_progress import run_shown
 from o41td.cli.wording import bytes_text, count_text, counted_text, duration_text
 from o41td.cli.write import manifest_uri_of, size_of
-from o41td.writing.inputs import list_inputs
 from o41td.writing.layout import layout_named
 from o41td.writing.packed_documents import PackJob, PackReport, run_pack
 
@@ -55,16 +53,7 @@ def pack_documents(job: PackJob, *, as_json: bool) -> None:
 
     Blocks: until the data set is published.
     """
-    total_bytes = sum(file.size_bytes for file in list_inputs(job.inputs, job.input_format))
-    start_s = time.monotonic()
-    with file_progress_shown(Console(stderr=True, quiet=as_json), total_bytes) as shown:
-        report = run_pack(
-            job,
-            on_progress=lambda at: shown(
-                at.input_bytes, f"{count_text(at.rows_read)} documents, {counted_text(at.shards, 'shard')}"
-            ),
-        )
-    wall_s = time.monotonic() - start_s
+    report, wall_s = run_shown(lambda tell: run_pack(job, on_progress=tell), job, rows="documents", quiet=as_json)
     if as_json:
         print(json.dumps(pack_record(report, wall_s)), flush=True)  # noqa: T201 - a program reads this
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,11 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from o41td.cli.failure import UsageProblem
-from o41td.cli.file_progress import file_progress_shown
+from o41td.cli.file_progress import run_shown
 from o41td.cli.wording import bytes_text, count_text, counted_text, digest_text, duration_text, speed_text
 from o41td.sizes import parse_size
 from o41td.writing.conversion import WriteJob, WriteReport, run_write
-from o41td.writing.inputs import list_inputs
 from o41td.writing.layout import layout_named
 
 __all__ = ["manifest_uri_of", "size_of", "splits_of", "write_data", "write_job_of"]
@@ -74,16 +72,7 @@ def write_data(job: WriteJob, *, as_json: bool) -> None:
 
     Blocks: until the data set is published.
     """
-    total_bytes = sum(file.size_bytes for file in list_inputs(job.inputs, job.input_format))
-    start_s = time.monotonic()
-    with file_progress_shown(Console(stderr=True, quiet=as_json), total_bytes) as shown:
-        report = run_write(
-            job,
-            on_progress=lambda at: shown(
-                at.input_bytes, f"{count_text(at.rows_read)} rows, {counted_text(at.shards, 'shard')}"
-            ),
-        )
-    wall_s = time.monotonic() - start_s
+    report, wall_s = run_shown(lambda tell: run_write(job, on_progress=tell), job, rows="rows", quiet=as_json)
     if as_json:
         print(json.dumps(report_record(report, wall_s)), flush=True)  # noqa: T201 - a program reads this
     else:

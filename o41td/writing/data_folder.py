@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from o41td.durable_files import force_folder
 from o41td.errors import O41Error, StorageError
 from o41td.listing import is_local, local_path_of
 from o41td.storage_config import StorageConfig
@@ -116,7 +117,7 @@ class LocalFolder(DataFolder):
                     os.link(draft, target)
                 except FileExistsError:
                     return False
-                _force_folder(target.parent)
+                force_folder(target.parent)
         return True
 
     def read(self, name: str) -> bytes | None:
@@ -134,7 +135,7 @@ class LocalFolder(DataFolder):
             target.parent.mkdir(parents=True, exist_ok=True)
             _force_file(draft)
             os.replace(draft, target)
-            _force_folder(target.parent)
+            force_folder(target.parent)
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """See `DataFolder`."""
@@ -301,12 +302,3 @@ def _force_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _force_folder(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
