@@ -8,15 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from o41td.encodings import NODE
+from o41td.errors import ConfigError
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
 
 if TYPE_CHECKING:
+    from o41td.chain_source import ChainSource
     from o41td.config import BatchStreamConfig, FileSource, ManifestSource, ShardFile
     from o41td.source_record import SourceRecord
 
-__all__ = ["ManifestSelection", "SourceJob", "StageJob", "StreamJob", "job_of"]
+__all__ = ["ChainJob", "ManifestSelection", "SourceJob", "StageJob", "StreamJob", "job_of"]
 
 
 class ManifestSelection(NamedTuple):
@@ -25,6 +28,14 @@ class ManifestSelection(NamedTuple):
     uri: str
     split: str
     curriculum_stages: tuple[str, ...]
+
+
+class ChainJob(NamedTuple):
+    """A chain of nodes: packed, its fingerprint, and which columns of its shards it wants; None is all."""
+
+    parcel: bytes
+    fingerprint: str
+    columns: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +53,7 @@ class SourceJob:
     stated: tuple[tuple[str, int | None, int | None], ...] = ()
     encoding: str | None = None
     manifest: ManifestSelection | None = None
+    chain: ChainJob | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +104,7 @@ class StreamJob:
                             "stated": [list(shard) for shard in source.stated],
                             "encoding": source.encoding,
                             "manifest": source.manifest,
+                            "chain": source.chain,
                         }
                         for source in stage.sources
                     ],
@@ -122,6 +135,7 @@ class StreamJob:
                             stated=tuple((uri, rows, size) for uri, rows, size in source["stated"]),
                             encoding=source["encoding"],
                             manifest=_selection_of(source["manifest"]),
+                            chain=_chain_of(source["chain"]),
                         )
                         for source in stage["sources"]
                     ),
@@ -168,6 +182,7 @@ def job_of(
                     name=config.source_key(stage_index, source_index),
                     weight=source.weight,
                     fields=config.field_plans(stage_index, source_index),
+                    chain=_chain_job_of(source, config.source_key(stage_index, source_index)),
                     **(_shards_of(source) if record is None else {"files": record.uris, "encoding": record.encoding}),
                 )
             )
@@ -194,8 +209,24 @@ def job_of(
 _FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file", "cache_dir"))
 
 
-def _shards_of(source: FileSource | ManifestSource) -> dict[str, Any]:
+def _chain_job_of(source: Any, key: str) -> ChainJob | None:
+    if not hasattr(source, "nodes"):
+        return None
+    if source.chain is None:
+        raise ConfigError(f"source {key!r} is a chain of nodes, and a document holds no code")
+    from o41td.nodes.parcel import packed  # it brings the nodes, of which coordinators need nothing
+
+    chain = source.chain
+    chain.refuse_changes()  # and pins a frozen source's version, which travels with it
+    return ChainJob(packed(chain), chain.fingerprint(), getattr(chain.nodes[0], "columns", None))
+
+
+def _shards_of(source: FileSource | ManifestSource | ChainSource) -> dict[str, Any]:
     """What a SourceJob says of a source's shards. Kinds are told apart by their keys: pydantic stays out of here."""
+    if hasattr(source, "nodes"):
+        head = cast("ChainSource", source).chain.nodes[0]
+        encoding = getattr(head, "encoding", NODE)
+        return {"files": head.files if encoding != NODE else (f"node:{head.label}",), "encoding": encoding}
     if hasattr(source, "manifest_uri"):
         chosen = cast("ManifestSource", source)
         stages = tuple(chosen.curriculum_stages or ())
@@ -209,6 +240,10 @@ def _shards_of(source: FileSource | ManifestSource) -> dict[str, Any]:
 
 def _selection_of(record: list[Any] | None) -> ManifestSelection | None:
     return None if record is None else ManifestSelection(record[0], record[1], tuple(record[2]))
+
+
+def _chain_of(record: list[Any] | None) -> ChainJob | None:
+    return None if record is None else ChainJob(record[0], record[1], None if record[2] is None else tuple(record[2]))
 
 
 def _listed(file: str | ShardFile) -> str:

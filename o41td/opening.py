@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from o41td.chain_source import with_chains
 from o41td.checkpoint import Checkpoint
 from o41td.checkpointing import (
     carried_digest,
@@ -18,6 +19,7 @@ from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.errors import CheckpointError, ConfigError
 from o41td.exclusions import Exclusions
 from o41td.job import StreamJob, job_of
+from o41td.nodes import Chain, Node
 from o41td.path_argument import path_text
 from o41td.rank_info import check_rank
 from o41td.service import LoaderRequest, start_loader
@@ -68,6 +70,7 @@ def resume_batch_stream(
     engine: str = "local",
     *,
     exclude: Iterable[tuple[int, int]] | None = None,
+    chains: Mapping[str, Chain | Node] | None = None,
     progress: Progress | None = None,
 ) -> BatchStream:
     """Opens a stream where a checkpoint was taken, on any rank of any world size, at a cost that is the same anywhere.
@@ -80,6 +83,7 @@ def resume_batch_stream(
         engine: As for `open_batch_stream`.
         exclude: Ranges of global batches to pass over instead of those in the checkpoint's config. Behind the
             checkpoint they must be the same: what was delivered was delivered.
+        chains: By the source's name the chains of nodes that the stream's sources are: a checkpoint holds no code.
         progress: As for `open_batch_stream`.
 
     Raises:
@@ -93,7 +97,7 @@ def resume_batch_stream(
         checkpoint = Checkpoint.load(path_text(checkpoint, "checkpoint", advice=_TO_RESUME_FROM))
     refuse_order_version(checkpoint)
     document = checkpoint.config if exclude is None else {**checkpoint.config, "exclude": _listed(exclude)}
-    config = BatchStreamConfig.from_document(document)
+    config = BatchStreamConfig.from_document(with_chains(document, chains or {}))
     differing = exclusion_differences(checkpoint, Exclusions(config.exclude))
     if differing:
         raise CheckpointError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from o41td.encodings import encoding_of, holds_records
+from o41td.encodings import NODE, encoding_of, holds_records
 from o41td.errors import ChangedDataError, ConfigError
 from o41td.index import ShardUnits
 from o41td.job import ManifestSelection, SourceJob
@@ -81,6 +81,8 @@ class ManifestShelf:
         """
         if job.manifest is not None:
             return self._selected(job, job.manifest)
+        if job.encoding == NODE:
+            return SourceShards(encoding=NODE, shards=(ListedShard(path=job.files[0]),), stated_by="the config")
         _refuse_remote(job.files, job.name)
         paths = list_files(job.files, source=job.name, encoding=job.encoding)
         stated = {os.path.abspath(local_path_of(uri)): (rows, size) for uri, rows, size in job.stated}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from o41td.fields import SOURCE_DTYPES, FieldPlan
 from o41td.projection import FieldProjection, PlanMemory, ProjectionPlan
 from o41td.workers.shard_file import content_version, identity_of, open_shard_file, raise_failure
 
+if TYPE_CHECKING:
+    from o41td.workers.chain_reader import WholeColumns
+
 __all__ = ["ShardFooter", "check_leaves", "decoded_width_of", "read_footer"]
 
 _OFFSET_BYTES = 4.125
@@ -30,6 +33,9 @@ _LEVEL_BYTES = 2
 """Arrow decodes the levels of a whole column chunk into 16-bit integers: one a value for definition (where anything may
 be null) and one for repetition (where anything is a list). Of a list of bools they are 32 times the values."""
 
+
+_UNKNOWN_WIDTH = 8.0
+"""Of leaves that are read for no field: numbers, or offsets of what the pages hold."""
 
 _INT96_BYTES = 12
 """Arrow holds these timestamps as they are stored while it makes nanoseconds of them."""
@@ -76,7 +82,7 @@ def read_footer(
     fields: Sequence[FieldPlan],
     *,
     source: str | None = None,
-    plans: PlanMemory | None = None,
+    plans: PlanMemory | WholeColumns | None = None,
 ) -> ShardFooter:
     """Reads one shard's footer and checks its schema against the fields.
 
@@ -181,7 +187,7 @@ def _row_groups_of(
         column = metadata.schema.column(index)
         nullable = 0.125 if column.max_definition_level else 0.0
         level_bytes = _LEVEL_BYTES * ((column.max_definition_level > 0) + (column.max_repetition_level > 0))
-        width = decoded_width_of(leaf_types[index]) + nullable
+        width = (decoded_width_of(leaf_types[index]) if index in leaf_types else _UNKNOWN_WIDTH) + nullable
         width += _INT96_BYTES if column.physical_type == "INT96" else 0
         columns.append((index, width, packed_bytes.get(index, 0), column.max_repetition_level, level_bytes))
     num_groups = metadata.num_row_groups

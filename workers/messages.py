@@ -75,6 +75,9 @@ class ReadFooter(NamedTuple):
 
     A shard of records has no footer: its records are counted, unless `known_rows` spares that, and the first is looked
     at. A record of more than an eighth of `max_row_group_bytes` is refused.
+
+    Where the source is a chain of nodes, `chain` is it, packed, and the fields are checked against what comes of a few
+    rows; or it is empty, where that is done with another shard. `columns` are those that it wants, None is all.
     """
 
     task_id: int
@@ -84,6 +87,8 @@ class ReadFooter(NamedTuple):
     known_rows: int | None
     max_row_group_bytes: int
     fields: list[dict[str, Any]]  # FieldPlan records
+    chain: bytes | None
+    columns: list[str] | None
     storage: dict[str, Any] | None
 
     def __repr__(self) -> str:
@@ -118,12 +123,16 @@ class FooterFailed(NamedTuple):
 
 
 class AttachArena(NamedTuple):
-    """Map the arena whose descriptor rides along; `sources` holds the FieldPlan records of each source slot."""
+    """Map the arena whose descriptor rides along; `sources` holds the FieldPlan records of each source slot.
+
+    `chains` are sources' nodes, packed; None of a source that has none.
+    """
 
     layout: dict[str, Any]
     sources: list[list[dict[str, Any]]]
     source_names: list[str]
     encodings: list[str]
+    chains: list[bytes | None]
     max_row_group_bytes: int
     max_held_units: int
     cache_dir: str | None

@@ -34,6 +34,7 @@ from o41td.workers.row_group_stream import RowGroupStream
 from o41td.workers.shard_file import ShardIdentity, check_unchanged, indexed_identity, open_shard_file, raise_failure
 
 if TYPE_CHECKING:
+    from o41td.workers.chain_reader import WholeColumns
     from o41td.workers.record_reader import RecordReader
 
 __all__ = ["HeldGroups", "ReaderPool", "ShardFacts", "ShardReader"]
@@ -140,7 +141,7 @@ class ShardReader:
         max_row_group_bytes: int = 64 << 20,
         held: HeldGroups | None = None,
         known: ShardFacts | None = None,
-        plans: PlanMemory | None = None,
+        plans: PlanMemory | WholeColumns | None = None,
     ) -> None:
         self.path = path
         self.source = source
@@ -410,6 +411,7 @@ class ReaderPool:
         num_rows: int | None = None,
         etag: str | None = None,
         filesystem: Any = None,
+        plans: Any = None,
     ) -> ShardReader | RecordReader:
         """The open reader of a source's shard, opened if need be.
 
@@ -424,6 +426,7 @@ class ReaderPool:
             num_rows: Its rows when indexed; of records, they are counted as they are read.
             etag: Its etag when indexed.
             filesystem: Where it is.
+            plans: Plans other than those of the fields.
         """
         key = (source_index, path)
         reader = self._readers.get(key)
@@ -457,7 +460,7 @@ class ReaderPool:
             max_row_group_bytes=self._max_row_group_bytes,
             held=self._held,
             known=known,
-            plans=self._plans,
+            plans=plans or self._plans,
         )
         self._readers[key] = reader
         if reader.plan is not (known.plan if known is not None else None):

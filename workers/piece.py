@@ -51,8 +51,9 @@ class Uncached(Exception):
 
 
 class SourceFormat(NamedTuple):
-    """A source: its name, its fields, its shards' encoding."""
+    """A source: its name, its fields, its shards' encoding, and its nodes, packed, where it is a chain."""
 
     name: str
     fields: tuple[FieldPlan, ...]
     encoding: str
+    chain: bytes | None = None

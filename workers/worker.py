@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,8 @@ class Worker:
 
     def _footer_of(self, order: ReadFooter) -> Message:
         fields = [FieldPlan.from_record(record) for record in order.fields]
+        if order.chain is not None:
+            return self._chain_footer_of(order, fields)
         if holds_records(order.encoding):
             return self._count_of(order, fields)
         try:
@@ -138,14 +141,6 @@ class Worker:
     def _count_of(self, order: ReadFooter, fields: list[FieldPlan]) -> Message:
         from o41td.workers.record_count import count_records  # it brings msgspec, isal and zstandard
 
-        told_s = time.monotonic()
-
-        def tell() -> None:
-            nonlocal told_s
-            if time.monotonic() - told_s > _TELL_EVERY_S:
-                told_s = time.monotonic()
-                self._answer(CountGoesOn(order.task_id))
-
         try:
             count = count_records(
                 order.uri,
@@ -154,7 +149,7 @@ class Worker:
                 known_rows=order.known_rows,
                 source=order.source,
                 max_row_group_bytes=order.max_row_group_bytes,
-                on_progress=tell,
+                on_progress=self._teller(order.task_id),
             )
         except O41Error as error:
             return FooterFailed(order.task_id, error_to_record(error))
@@ -174,6 +169,26 @@ class Worker:
             version=count.version,
         )
 
+    def _chain_footer_of(self, order: ReadFooter, fields: list[FieldPlan]) -> Message:
+        from o41td.workers.chain_reader import read_chain_footer  # it brings the nodes, and msgspec
+
+        try:
+            return read_chain_footer(order, fields, self._teller(order.task_id))
+        except O41Error as error:
+            return FooterFailed(order.task_id, error_to_record(error))
+
+    def _teller(self, task_id: int) -> Callable[[], None]:
+        """What tells now and then that a count goes on."""
+        told_s = time.monotonic()
+
+        def tell() -> None:
+            nonlocal told_s
+            if time.monotonic() - told_s > _TELL_EVERY_S:
+                told_s = time.monotonic()
+                self._answer(CountGoesOn(task_id))
+
+        return tell
+
     def _attach(self, order: AttachArena, descriptor: int) -> None:
         layout = ArenaLayout.from_record(order.layout)
         try:
@@ -189,8 +204,10 @@ class Worker:
             {region.name: self._arena.region(region.name) for region in layout.fields},
             layout.block_rows,
             [
-                SourceFormat(name, tuple(FieldPlan.from_record(record) for record in fields), encoding)
-                for name, fields, encoding in zip(order.source_names, order.sources, order.encodings, strict=True)
+                SourceFormat(name, tuple(FieldPlan.from_record(record) for record in fields), encoding, chain)
+                for name, fields, encoding, chain in zip(
+                    order.source_names, order.sources, order.encodings, order.chains, strict=True
+                )
             ],
             max_row_group_bytes=order.max_row_group_bytes,
             max_held_units=order.max_held_units,

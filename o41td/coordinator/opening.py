@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from o41td.encodings import holds_records
+from o41td.encodings import NODE, holds_records
 from o41td.errors import ChangedDataError, ConfigError, MissingShardError, O41Error
 from o41td.fields import field_bytes
 from o41td.index import ShardEntry, ShardUnits, SourceIndex, index_source
@@ -49,6 +49,7 @@ class _Wanted:
     units: ShardUnits | None = None
     stated_rows: Any = None
     is_task: bool = False
+    runs_chain: bool = False
     error: O41Error | None = None
 
 
@@ -101,6 +102,8 @@ class IndexReading:
                 known_rows=None if rows is None else int(rows.sum()),
                 max_row_group_bytes=self._job.max_row_group_bytes,
                 fields=[field.to_record() for field in wanted.source.fields],
+                chain=_parcel_of(wanted),
+                columns=_columns_of(wanted.source),
                 storage=self._storage,
             )
 
@@ -124,6 +127,8 @@ class IndexReading:
         self.num_done += 1
         wanted.units = _units_of(wanted.path, value)
         if (message.size_bytes, message.mtime_ns) != wanted.identity[:2]:
+            return
+        if wanted.encoding == NODE:
             return
         if not holds_records(wanted.encoding):
             wanted.cache.put(wanted.path, wanted.identity, value)
@@ -171,6 +176,8 @@ class IndexReading:
 
     def _wanted_by(self, source: SourceJob, listed: SourceShards, expected: Mapping[str, Any] | None) -> list[_Wanted]:
         fields = [field.to_record() for field in source.fields]
+        if source.chain is not None:
+            fields.append({"chain": source.chain.fingerprint})
         signature = repr(fields)
         cache = self._cache_of(signature, fields)
         counts = self._cache_of(listed.encoding, [{"records": listed.encoding}])
@@ -193,12 +200,22 @@ class IndexReading:
                 wanted.stated_rows = stated.unit_rows(listed.encoding)
                 wanted.is_task |= wanted.stated_rows is None or version is not None
             found.append(wanted)
+        if source.chain is not None:
+            self._check_one(found)
         unread = [wanted for wanted in found if wanted.units is None and not wanted.is_task]
         samples = _NUM_SAMPLES - (len(found) - len(unread))
         if samples > 0:
             for wanted in unread[:: max(1, -(-len(unread) // samples))]:
                 wanted.is_task = True
         return found
+
+    @staticmethod
+    def _check_one(found: Sequence[_Wanted]) -> None:
+        """Has a chain run on the first rows of one shard, the largest, which has rows if any has."""
+        checked = max(found, key=lambda wanted: wanted.identity[0])
+        if checked.units is not None and holds_records(checked.encoding):
+            checked.stated_rows = checked.units.rows  # which spares counting them again
+        checked.runs_chain = checked.is_task = True
 
     def _take_from_cache(self, wanted: _Wanted) -> None:
         cache = wanted.counts if holds_records(wanted.encoding) else wanted.cache
@@ -214,6 +231,8 @@ class IndexReading:
 
     @staticmethod
     def _identity_of(shard: ListedShard, source: SourceJob) -> FileIdentity:
+        if source.encoding == NODE:
+            return 0, 0, 0
         try:
             return file_identity(shard.path)
         except OSError as error:
@@ -258,6 +277,17 @@ class IndexReading:
                 source=name,
                 shard=uri,
             )
+
+
+def _parcel_of(wanted: _Wanted) -> bytes | None:
+    """The chain that a shard's rows go through, empty where another shard of it is run."""
+    if wanted.source.chain is None:
+        return None
+    return wanted.source.chain.parcel if wanted.runs_chain else b""
+
+
+def _columns_of(source: SourceJob) -> list[str] | None:
+    return None if source.chain is None or source.chain.columns is None else list(source.chain.columns)
 
 
 def _units_of(path: str, value: Sequence[Any]) -> ShardUnits:

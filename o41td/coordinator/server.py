@@ -457,6 +457,7 @@ class LoaderServer:
             sources=[[field.to_record() for field in source.fields] for source in sources],
             source_names=[source.name for source in sources],
             encodings=[source.encoding for source in self._sources],
+            chains=[None if source.chain is None else source.chain.parcel for source in sources],
             max_row_group_bytes=job.max_row_group_bytes,
             max_held_units=self._size.bound.shape.held_units,
             cache_dir=job.cache_dir,
