@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from o41td.config import BatchStreamConfig
+from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.errors import ConfigError, O41Error
 from o41td.fields import field_bytes
 from o41td.host_memory import default_memory_limit_bytes, usable_memory_bytes
@@ -30,7 +30,13 @@ _SAMPLE_BYTES = 32 << 20
 
 
 def check(
-    config: BatchStreamConfig, rank: int = 0, world_size: int = 1, *, samples: int = 4, progress: Progress | None = None
+    config: BatchStreamConfig,
+    rank: int = 0,
+    world_size: int = 1,
+    *,
+    storage: StorageConfig | None = None,
+    samples: int = 4,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Returns what `o41td check --json` prints: probes, the worst state, and predictions.
 
@@ -38,6 +44,7 @@ def check(
         config: The stream.
         rank: Whose loader is meant.
         world_size: How many ranks share the stream.
+        storage: As for `open_batch_stream`.
         samples: Row groups of each source that are read.
         progress: As for `open_batch_stream`.
 
@@ -48,7 +55,7 @@ def check(
     """
     host = host_figures()
     try:
-        outline = read_outline(config, rank=rank, world_size=world_size, progress=progress)
+        outline = read_outline(config, rank=rank, world_size=world_size, storage=storage, progress=progress)
     except ConfigError:
         raise
     except O41Error as error:  # the shards are at fault, which is what was asked
@@ -61,7 +68,7 @@ def check(
     seen: list[Sampled] = []
     for stage, stage_job in enumerate(job.stages):
         for source in outline.sources_of(stage):
-            found = _read_samples(job, source, samples)
+            found = _read_samples(job, source, samples, storage or StorageConfig())
             seen += found
             probes += probe_shards(job, stage_job, source)
             probes += probe_fields(source, found, replaces_bad=job.on_bad_data == "replace")
@@ -101,7 +108,7 @@ def _record(probes: Sequence[Probe], *, bound: int | None = None, seconds: float
     }
 
 
-def _read_samples(job: StreamJob, source: SourceIndex, count: int) -> list[Sampled]:
+def _read_samples(job: StreamJob, source: SourceIndex, count: int, storage: StorageConfig) -> list[Sampled]:
     """Reads row groups spread over the source; one that ends the child process is noted, and the rest read on."""
     fields = job.stages[source.stage].sources[source.source].fields
     row_bytes = max(1, sum(map(field_bytes, fields)))
@@ -113,6 +120,8 @@ def _read_samples(job: StreamJob, source: SourceIndex, count: int) -> list[Sampl
             "source": source.name,
             "encoding": source.encoding,
             "path": source.shards[source.unit_shard[unit]].uri,
+            "size_bytes": source.shards[source.unit_shard[unit]].size_bytes,
+            "etag": source.shards[source.unit_shard[unit]].etag,
             "fields": [field.to_record() for field in fields],
             "row_group": int(source.unit_row_group[unit]),
             "group_rows": int(source.unit_rows[unit]),
@@ -125,17 +134,21 @@ def _read_samples(job: StreamJob, source: SourceIndex, count: int) -> list[Sampl
     found: list[Sampled] = []
     while len(found) < len(samples):
         rest = samples[len(found) :]
-        answers, died = _answers_to(rest, job.max_row_group_bytes)
+        answers, died = _answers_to(rest, job.max_row_group_bytes, storage)
         found += [_sampled(sample, answer) for sample, answer in zip(rest, answers, strict=False)]
         if len(answers) < len(rest):
             found.append(_sampled(rest[len(answers)], {}, died=died))
     return found
 
 
-def _answers_to(samples: Sequence[dict[str, Any]], max_row_group_bytes: int) -> tuple[list[dict[str, Any]], str]:
+def _answers_to(
+    samples: Sequence[dict[str, Any]], max_row_group_bytes: int, storage: StorageConfig
+) -> tuple[list[dict[str, Any]], str]:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "o41td.workers.shard_sample"],
-        input=json.dumps({"max_row_group_bytes": max_row_group_bytes, "samples": samples}),
+        input=json.dumps(
+            {"max_row_group_bytes": max_row_group_bytes, "samples": samples, "storage": storage.secret_record()}
+        ),
         capture_output=True,
         text=True,
         check=False,

@@ -15,15 +15,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.encodings import PARQUET
+from o41td.listing import is_local
 
-__all__ = ["ShardEntry", "ShardUnits", "SourceIndex", "index_source"]
+__all__ = [
+    "ShardEntry",
+    "ShardUnits",
+    "SourceIndex",
+    "etag_of_version",
+    "index_source",
+    "is_remote_source",
+    "version_of_etag",
+]
+
+_ETAG = "etag:"
+
+
+def version_of_etag(etag: str) -> str:
+    """The version of a remote shard that has an etag: a checkpoint so holds it in full."""
+    return _ETAG + etag
+
+
+def etag_of_version(version: str | None) -> str | None:
+    """Returns the etag that a version is; None where it is none."""
+    return version.removeprefix(_ETAG) if version is not None and version.startswith(_ETAG) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEntry:
     """One shard as it was when the stream was first opened.
 
-    `version` is derived from its content (local files) or its etag; `mtime_ns` is only a hint that nothing happened
+    `version` is derived from its content (local files), or is its etag; `mtime_ns` is only a hint that nothing happened
     since the index was read, and is no part of the version. Where a manifest states all that the order needs, nothing
     of the shard was read and its version is None.
     """
@@ -33,6 +54,11 @@ class ShardEntry:
     size_bytes: int
     mtime_ns: int
     version: str | None
+
+    @property
+    def etag(self) -> str | None:
+        """The etag of a remote shard, where its store has them."""
+        return etag_of_version(self.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +150,11 @@ _ARRAYS = (
     ("unit_decoding_bytes", "<i8"),
     ("unit_compressed_bytes", "<i8"),
 )
+
+
+def is_remote_source(source: SourceIndex) -> bool:
+    """Whether any shard of a source is not a file of this machine."""
+    return any(not is_local(shard.uri) for shard in source.shards)
 
 
 def index_source(

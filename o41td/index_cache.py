@@ -2,8 +2,9 @@
 
 One msgpack file per (folder of shards, projected fields) in `~/.cache/o41td/index` of the user (by the password
 database; the environment is not asked). An entry is good while the file's size, modification time and inode are what
-they were. Files are replaced atomically and carry a checksum, so writers may race (the last one wins, nothing breaks)
-and a torn file is no file. The cache only ever saves time: whatever is wrong with it, footers are read instead.
+they were, or a remote object's size and etag. Files are replaced atomically and carry a checksum, so writers may race
+(the last one wins, nothing breaks) and a torn file is no file. The cache only ever saves time: whatever is wrong with
+it, footers are read instead.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _FORMAT = 3
 _MAX_FILES = 256
 _CHECKSUM_BYTES = 16
 
-FileIdentity = tuple[int, int, int]
+FileIdentity = tuple[int, int, int | str | None]
+"""(size, modification time in ns, inode) of a local file; (size, 0, etag or None) of a remote object."""
 
 
 def default_cache_folder() -> Path:
@@ -43,7 +45,7 @@ def file_identity(path: str) -> FileIdentity:
 
 
 class IndexCache:
-    """Cached footers of local shards for one set of projected fields."""
+    """Cached footers of shards for one set of projected fields."""
 
     def __init__(self, folder: Path, fields: Sequence[Mapping[str, Any]]) -> None:
         """`fields` are FieldPlan records; other fields have other entries, since a footer is checked against them."""

@@ -43,17 +43,49 @@ class SourceJob:
     """One source of one stage: where its shards are, and which columns they become.
 
     Shards are `files`, or what `manifest` selects. `encoding` is None where their names tell it, or the manifest.
-    `stated` holds (path, rows, size in bytes) of shards of which the config says so, None where it does not.
+    `stated` holds (path, rows, size in bytes, etag) of shards of which the config says so, None where it does not.
     """
 
     name: str
     files: tuple[str, ...]
     weight: float
     fields: tuple[FieldPlan, ...]
-    stated: tuple[tuple[str, int | None, int | None], ...] = ()
+    stated: tuple[tuple[str, int | None, int | None, str | None], ...] = ()
     encoding: str | None = None
     manifest: ManifestSelection | None = None
     chain: ChainJob | None = None
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The columns of its shards that its nodes want; None is all."""
+        return None if self.chain is None or self.chain.columns is None else list(self.chain.columns)
+
+    def to_record(self) -> dict[str, Any]:
+        """Returns a msgpack-able record."""
+        return {
+            "name": self.name,
+            "files": list(self.files),
+            "weight": self.weight,
+            "fields": [field.to_record() for field in self.fields],
+            "stated": [list(shard) for shard in self.stated],
+            "encoding": self.encoding,
+            "manifest": self.manifest,
+            "chain": self.chain,
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> SourceJob:
+        """Returns the source of `to_record`."""
+        return cls(
+            name=record["name"],
+            files=tuple(record["files"]),
+            weight=record["weight"],
+            fields=tuple(FieldPlan.from_record(field) for field in record["fields"]),
+            stated=tuple((uri, rows, size, etag) for uri, rows, size, etag in record["stated"]),
+            encoding=record["encoding"],
+            manifest=_selection_of(record["manifest"]),
+            chain=_chain_of(record["chain"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +127,7 @@ class StreamJob:
             "stages": [
                 {
                     "name": stage.name,
-                    "sources": [
-                        {
-                            "name": source.name,
-                            "files": list(source.files),
-                            "weight": source.weight,
-                            "fields": [field.to_record() for field in source.fields],
-                            "stated": [list(shard) for shard in source.stated],
-                            "encoding": source.encoding,
-                            "manifest": source.manifest,
-                            "chain": source.chain,
-                        }
-                        for source in stage.sources
-                    ],
+                    "sources": [source.to_record() for source in stage.sources],
                     "batch_size": stage.batch_size,
                     "buffer_rows": stage.buffer_rows,
                     "infinite": stage.infinite,
@@ -126,19 +146,7 @@ class StreamJob:
             StageJob(
                 **{
                     **stage,
-                    "sources": tuple(
-                        SourceJob(
-                            name=source["name"],
-                            files=tuple(source["files"]),
-                            weight=source["weight"],
-                            fields=tuple(FieldPlan.from_record(field) for field in source["fields"]),
-                            stated=tuple((uri, rows, size) for uri, rows, size in source["stated"]),
-                            encoding=source["encoding"],
-                            manifest=_selection_of(source["manifest"]),
-                            chain=_chain_of(source["chain"]),
-                        )
-                        for source in stage["sources"]
-                    ),
+                    "sources": tuple(map(SourceJob.from_record, stage["sources"])),
                 }
             )
             for stage in record["stages"]
@@ -233,7 +241,9 @@ def _shards_of(source: FileSource | ManifestSource | ChainSource) -> dict[str, A
         return {"files": (), "manifest": ManifestSelection(chosen.manifest_uri, chosen.split, stages)}
     return {
         "files": tuple(map(_listed, source.files)),
-        "stated": tuple((file.uri, file.rows, file.size_bytes) for file in source.files if not isinstance(file, str)),
+        "stated": tuple(
+            (file.uri, file.rows, file.size_bytes, file.etag) for file in source.files if not isinstance(file, str)
+        ),
         "encoding": source.encoding,
     }
 

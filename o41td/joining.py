@@ -27,7 +27,15 @@ from o41td.service import Progress
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
 from o41td.workers.channel import Channel, ChannelClosed, peer_uid
-from o41td.workers.messages import JoinLoader, LoaderFailed, LoaderJoined, LoaderNotice, LoaderOpened, OpenProgress
+from o41td.workers.messages import (
+    PROTOCOL,
+    JoinLoader,
+    LoaderFailed,
+    LoaderJoined,
+    LoaderNotice,
+    LoaderOpened,
+    OpenProgress,
+)
 
 __all__ = ["JoinedLoader", "join_loader", "rejoin_loader", "served_loader"]
 
@@ -108,7 +116,8 @@ def join_loader(name: str, rank: int, *, progress: Progress | None = None) -> Jo
     Blocks: until it is open, and until it takes the call where many ranks come at once.
 
     Raises:
-        ConnectError: There is none of that name (those there are, are named), or the rank is taken or not served.
+        ConnectError: There is none of that name (those there are, are named), it runs another version of o41td, or the
+            rank is taken or not served.
         O41Error: It could not be opened.
     """
     deadline_s = time.monotonic() + _FIRST_JOIN_S
@@ -175,8 +184,14 @@ def _joined(entry: LoaderEntry, rank: int, progress: Progress | None, is_given_u
     Raises:
         _NobodyThere: It has gone, or does not answer.
         StreamClosedError: It was given up.
+        ConnectError: It runs another version of o41td.
         O41Error: It said no.
     """
+    if entry.protocol != PROTOCOL:
+        raise ConnectError(
+            f"the loader {entry.name!r} (pid {entry.pid}) runs another version of o41td than this process",
+            advice="Use the same environment for `o41td serve` and for the ranks that connect",
+        )
     channel = _called(entry)
     try:
         channel.send(JoinLoader(rank))

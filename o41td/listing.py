@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 from o41td.encodings import suffixes_of
 from o41td.errors import ConfigError, MissingShardError
 
-__all__ = ["is_local", "list_files", "local_path_of"]
+__all__ = ["is_data_name", "is_local", "list_files", "local_path_of", "refuse_repeats"]
 
 _TABLE_MARKS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 
@@ -82,7 +82,7 @@ def _listed(entries: Sequence[str], source: str, suffixes: tuple[str, ...]) -> l
                 ),
             )
         found.extend(matches)
-    _refuse_repeats(found, source)
+    refuse_repeats(found, source)
     for path in found:
         if not os.path.exists(path):
             raise MissingShardError(source=source, shard=path, detail="this link points to a file that does not exist")
@@ -101,7 +101,7 @@ def _below(folder: str, suffixes: tuple[str, ...], source: str) -> list[str]:
                 "former versions and of deleted rows may lie there as well",
                 advice="List the files that the table's own library names for the version you want",
             )
-        is_data = path.name.lower().endswith(suffixes) and _is_data_name(path.relative_to(folder).parts)
+        is_data = path.name.lower().endswith(suffixes) and is_data_name(path.relative_to(folder).parts)
         if is_data and not path.is_dir():
             found.append(str(path))
     return sorted(found)
@@ -113,15 +113,21 @@ def _matching(pattern: str) -> list[str]:
     return sorted(
         path
         for path in glob.iglob(pattern, recursive=True)
-        if _is_data_name(path[len(root) :].split("/")) and not os.path.isdir(path)
+        if is_data_name(path[len(root) :].split("/")) and not os.path.isdir(path)
     )
 
 
-def _is_data_name(parts: Iterable[str]) -> bool:
+def is_data_name(parts: Iterable[str]) -> bool:
+    """Whether none of the names on the way to a file is hidden, or begins with `_`."""
     return not any(part.startswith((".", "_")) for part in parts)
 
 
-def _refuse_repeats(paths: Sequence[str], source: str) -> None:
+def refuse_repeats(paths: Sequence[str], source: str) -> None:
+    """Refuses a file that is named twice.
+
+    Raises:
+        ConfigError: One is.
+    """
     seen: set[str] = set()
     for path in paths:
         if path in seen:

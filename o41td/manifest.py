@@ -24,7 +24,7 @@ from the manifest's own folder.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,15 +110,23 @@ class Manifest:
         return ConfigError(f"{asks}the manifest has no {what} named {name!r}; it has {names}", where=self.uri)
 
 
-def read_manifest(uri: str) -> Manifest:
+def read_manifest(uri: str, read_remote: Callable[[str, int], bytes] | None = None) -> Manifest:
     """Reads a manifest.
+
+    Args:
+        uri: Its path or URI.
+        read_remote: Reads a remote object, or as many bytes of it; None where none can be read.
 
     Raises:
         ConfigError: It cannot be read, or is no manifest; every problem names split, stage and shard.
+        O41Error: What `read_remote` raises.
 
     Blocks: On the store.
     """
-    return parse_manifest(_bytes_of(uri), local_path_of(uri))
+    if is_local(uri):
+        return parse_manifest(_bytes_of(uri), local_path_of(uri))
+    assert read_remote is not None, "who resolves a remote manifest can read it"
+    return parse_manifest(read_remote(uri, _MAX_BYTES + 1), uri)  # one byte too many is told as such
 
 
 def parse_manifest(data: bytes, uri: str) -> Manifest:
@@ -141,12 +149,6 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
 
 
 def _bytes_of(uri: str) -> bytes:
-    """The one place that reads a manifest's bytes."""
-    if not is_local(uri):
-        raise ConfigError(
-            f"{uri} is not a local path",
-            advice="This version reads local manifests only; copy it, or mount the storage",
-        )
     try:
         with open(local_path_of(uri), "rb") as file:
             return file.read(_MAX_BYTES + 1)  # one byte too many is told as such

@@ -28,16 +28,23 @@ from o41td.sizes import human_bytes
 __all__ = [
     "CACHE_WORK_BYTES",
     "FACTS_BYTES",
+    "FETCH_WASTE",
+    "HTTP_WORKER_BYTES",
     "MAX_OPEN_SHARDS",
+    "MAX_RECORD_FEEDS",
     "RECORD_FETCH_BYTES",
+    "RECORD_READ_AHEAD_BYTES",
     "RECORD_VALUES_FACTOR",
     "RECORD_WORK_BYTES",
+    "S3_WORKER_BYTES",
     "STREAM_BATCH_BYTES",
+    "TAILS_BYTES",
     "LoaderShape",
     "MemoryBound",
     "block_fill_rows",
     "choose_block_rows",
     "memory_bound",
+    "read_ahead_bytes",
     "slots_needed",
     "stream_bytes",
 ]
@@ -81,6 +88,20 @@ PARSED_FOOTER_FACTOR = 9
 # Whatever else: the values of a slice that are looked at one by one, a table about to be freed.
 DECODE_SPARE_BYTES = 12 * MIB
 
+# Of remote shards that are read forwards: at 50 ms a request, 8 MiB on their way are 160 MB/s.
+READ_AHEAD_BYTES = 16 * MIB
+READ_AHEAD_MAX_BYTES = 8 * MIB
+READ_AHEAD_MIN_BYTES = 1 * MIB
+
+# A worker that has read from S3 has 38 MiB more of its own (s3fs, botocore's models), one that has read by HTTP 14.
+S3_WORKER_BYTES = 42 * MIB
+HTTP_WORKER_BYTES = 18 * MIB
+
+TAILS_BYTES = 4 * MIB
+"""Ends of remote shards that a worker keeps, with their footers as they are in the files."""
+
+FETCH_WASTE = 1.05
+"""What is fetched ahead, by what is needed of it: gaps between column chunks are closed up to so much."""
 CACHE_WORK_BYTES = 6 * MIB
 """What a worker takes more where it keeps blocks on disk: a part that is read, one that is written, two libraries."""
 
@@ -94,6 +115,11 @@ Records of 3 to 7 MB took 4 bytes (lists cut to little), 7 (floats, small intege
 in a list)."""
 
 RECORD_FETCH_BYTES = 1 * MIB
+
+RECORD_READ_AHEAD_BYTES = 4 * MIB
+"""What is on its way of a remote shard of records, ahead of where it is read."""
+MAX_RECORD_FEEDS = 24
+"""Places at which a worker reads shards of records at most: three in each shard that is open."""
 
 # Of a unit in the index: row count, first row, shard, row group, its place in an epoch's permutation, in two processes.
 PLAN_UNIT_BYTES = 96
@@ -150,6 +176,10 @@ class LoaderShape:
         held_units: How many units read in part a worker keeps: one for each window, and one that was left behind.
         footers_bytes: Footers of all shards, as they are in the files.
         largest_footer_bytes: The largest of them.
+        remote_worker_bytes: What a worker takes to reach stores, 0 where all is local.
+        remote_unit_bytes: Compressed bytes of the largest remote unit that is decoded whole.
+        remote_row_bytes: The same of a row, where it is largest.
+        remote_bytes: The same of all remote sources.
         num_units: Units of all sources.
         num_shards: Shards of all sources.
         extra_slots: Slots beyond the need, to keep small sources resident.
@@ -178,6 +208,10 @@ class LoaderShape:
     held_units: int = 2
     footers_bytes: int = 0
     largest_footer_bytes: int = 0
+    remote_worker_bytes: int = 0
+    remote_unit_bytes: int = 0
+    remote_row_bytes: int = 0
+    remote_bytes: int = 0
     num_units: int
     num_shards: int = 0
     extra_slots: int = 0
@@ -190,6 +224,12 @@ class LoaderShape:
         """Rows that may be planned for a rank beyond its announced batches, to find work for every worker."""
         rows = (self.threads * self.lookahead + 2) * self.block_rows + self.buffer_rows
         return rows if self.reach_rows is None else min(rows, self.reach_rows)
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes of blocks that a worker holds, or has on their way: of a unit decoded whole, or of units packed."""
+        block_bytes = max(self.remote_unit_bytes, min(self.remote_bytes, self.remote_row_bytes * self.block_rows))
+        return int(FETCH_WASTE * self.lookahead * block_bytes)
 
     @property
     def slot_bytes(self) -> int:
@@ -311,7 +351,9 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
             + sum(shape.window_rows) * shape.ranks_a_window * PLAN_WINDOW_ROW_BYTES
             + shape.announced_rows * shape.num_ranks * ANNOUNCED_ROW_BYTES
             + shape.ahead_rows * shape.num_ranks * PLANNED_ROW_BYTES,
-            "processes": LIBRARIES_BYTES + COORDINATOR_BYTES + shape.threads * WORKER_BYTES,
+            "processes": LIBRARIES_BYTES
+            + COORDINATOR_BYTES
+            + shape.threads * (WORKER_BYTES + shape.remote_worker_bytes),
         },
         shape=shape,
     )
@@ -327,6 +369,11 @@ def stream_bytes(decoding_bytes: int, row_bytes: int, num_columns: int) -> int:
     """
     batch = max(min(STREAM_BATCH_BYTES, decoding_bytes), row_bytes)
     return 2 * batch + min(3 * decoding_bytes, num_columns * STREAM_COLUMN_BYTES)
+
+
+def read_ahead_bytes(num_runs: int) -> int:
+    """Returns what a file over a remote object holds ahead of its reader, who reads so many runs of it side by side."""
+    return num_runs * max(READ_AHEAD_MIN_BYTES, min(READ_AHEAD_MAX_BYTES, READ_AHEAD_BYTES // max(1, num_runs)))
 
 
 def _decode_bytes_of(shape: LoaderShape) -> int:
@@ -345,7 +392,10 @@ def _decode_bytes_of(shape: LoaderShape) -> int:
         streamed = max(shape.stream_bytes, open_bytes) + STREAM_SPARE_BYTES
     kept_footers = min(shape.footers_bytes, FACTS_BYTES + MAX_OPEN_SHARDS * shape.largest_footer_bytes)
     footers = PARSED_FOOTER_FACTOR * (kept_footers + 2 * shape.largest_footer_bytes)  # one new, one's hole in the heap
-    return max(whole, streamed) + footers + shape.cache_bytes + shape.slot_bytes + DECODE_SPARE_BYTES
+    if shape.remote_worker_bytes:
+        footers += min(shape.footers_bytes, TAILS_BYTES) + shape.largest_footer_bytes
+    most = max(whole, streamed) + shape.fetched_bytes
+    return most + footers + shape.cache_bytes + shape.slot_bytes + DECODE_SPARE_BYTES
 
 
 def slots_needed(window_rows: Sequence[int], block_rows: int, in_flight: int, *, fill_rows: int | None = None) -> int:

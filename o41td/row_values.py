@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from o41td.config import StorageConfig
 from o41td.errors import ConfigError, CorruptDataError
 from o41td.listing import local_path_of
 from o41td.outline import Outline
@@ -16,7 +17,14 @@ from o41td.workers.supervisor import describe_exit
 __all__ = ["add_values"]
 
 
-def add_values(outline: Outline, stage: int, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
+def add_values(
+    outline: Outline,
+    stage: int,
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[str],
+    *,
+    storage: StorageConfig | None = None,
+) -> None:
     """Adds `values` to each of a traced batch's rows: what the shards hold in these columns.
 
     Args:
@@ -24,6 +32,7 @@ def add_values(outline: Outline, stage: int, rows: Sequence[dict[str, Any]], col
         stage: The batch's stage.
         rows: The rows, as `trace_batch` lists them.
         columns: Columns of the shards, or fields of the config, which stand for their source.
+        storage: How to reach remote storage.
 
     Blocks: while a child process reads the row groups.
 
@@ -38,7 +47,7 @@ def add_values(outline: Outline, stage: int, rows: Sequence[dict[str, Any]], col
     }
     done = subprocess.run(
         [sys.executable, "-P", "-m", "o41td.workers.row_values"],
-        input=json.dumps(request),
+        input=json.dumps({**request, "storage": (storage or StorageConfig()).secret_record()}),  # kept by nobody
         capture_output=True,
         text=True,
         check=False,

@@ -12,7 +12,7 @@ from o41td.coordinator.figures import FIGURES_FORMAT
 from o41td.runtime_folder import LoaderEntry, listed_loaders, process_start_time
 from o41td.verdict import Verdict, verdict_of
 from o41td.workers.channel import Channel, ChannelClosed, peer_uid
-from o41td.workers.messages import StatsReply, StatsRequest
+from o41td.workers.messages import PROTOCOL, StatsReply, StatsRequest
 
 __all__ = ["list_loaders"]
 
@@ -34,6 +34,8 @@ def list_loaders() -> list[dict[str, Any]]:
 
 
 def _asked(entry: LoaderEntry) -> dict[str, Any] | None:
+    if entry.protocol != PROTOCOL:
+        return _of_another_version(entry)
     with contextlib.suppress(OSError, ChannelClosed), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_S)
         connection.connect(entry.socket_path)
@@ -45,10 +47,14 @@ def _asked(entry: LoaderEntry) -> dict[str, Any] | None:
         reply = channel.receive()
         if isinstance(reply, StatsReply) and reply.stats.get("format") == FIGURES_FORMAT:
             return {**reply.stats, **verdict_of(reply.stats).to_record()}
-        return _bare(entry, "other version", "it runs another version of o41td", "Ask with the o41td that it runs")
+        return _of_another_version(entry)
     if process_start_time(entry.pid) != entry.start_time:
         return None  # it ended while it was asked
     return _bare(entry, "silent", "it does not answer", "Is it stopped, or this host overloaded? Look at its pid")
+
+
+def _of_another_version(entry: LoaderEntry) -> dict[str, Any]:
+    return _bare(entry, "other version", "it runs another version of o41td", "Ask with the o41td that it runs")
 
 
 def _bare(entry: LoaderEntry, state: str, text: str, advice: str) -> dict[str, Any]:

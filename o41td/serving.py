@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from o41td.config import BatchStreamConfig
+from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.errors import ConfigError, CoordinatorError, error_from_record
 from o41td.job import job_of
 from o41td.joining import served_loader
@@ -60,8 +60,15 @@ def served_ranks_of(text: str, world_size: int | None = None) -> tuple[tuple[int
     return tuple(range(first, int(last) + 1)), world_size
 
 
-def request_to_serve(config: BatchStreamConfig, name: str, ranks: tuple[int, ...], world_size: int) -> LoaderRequest:
-    """Returns the request for a loader that those ranks can join under `name`.
+def request_to_serve(
+    config: BatchStreamConfig,
+    name: str,
+    ranks: tuple[int, ...],
+    world_size: int,
+    *,
+    storage: StorageConfig | None = None,
+) -> LoaderRequest:
+    """Returns the request for a loader that those ranks can join under `name`; `storage` says how to reach stores.
 
     Raises:
         ConfigError: The name is none, or the config asks for something that this version does not have.
@@ -75,6 +82,7 @@ def request_to_serve(config: BatchStreamConfig, name: str, ranks: tuple[int, ...
         world_size=world_size,
         name=name,
         config=config.to_document(),
+        storage=None if storage is None else storage.secret_record(),
     )
 
 

@@ -1,11 +1,14 @@
 """How to reach an object store: `StorageConfig`. An argument of open, never part of a config or a checkpoint."""
 
+import os
+from collections.abc import Callable
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, ConfigDict, SecretStr, field_validator, model_validator
 
-from o41td.config_model import ConfigModel, Flag
+from o41td.config_file import read_document
+from o41td.config_model import ConfigModel, Flag, positive_number, whole_number
 from o41td.errors import ConfigError
 
 __all__ = ["StorageConfig"]
@@ -26,6 +29,21 @@ def _setting(value: object) -> str:
     return value
 
 
+def _quiet(validator: Callable[[object], Any], want: str) -> Callable[[object], Any]:
+    """The same validator, which repeats no value either."""
+
+    def validate(value: object) -> Any:
+        try:
+            return validator(value)
+        except ValueError:
+            pass
+        raise ValueError(f"is not {want}")
+
+    return validate
+
+
+_COUNT = _quiet(whole_number(1, 4096), "a whole number from 1 to 4096")
+_SECONDS = _quiet(positive_number, "a number above 0")
 _Setting = Annotated[str, BeforeValidator(_setting)]
 _Secret = Annotated[SecretStr, BeforeValidator(_secret)]
 
@@ -44,6 +62,8 @@ class StorageConfig(ConfigModel):
         virtual_hosted_style: Whether the bucket is in the host name instead of the path.
         anonymous: Whether requests are not signed.
         ambient_credentials: Whether environment, profile files and instance metadata may be asked for credentials.
+        max_requests_in_flight: How many requests all workers of a loader may have under way at once.
+        give_up_after_s: How long a request is tried again and again, in seconds without a byte.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -58,6 +78,8 @@ class StorageConfig(ConfigModel):
     virtual_hosted_style: Flag = False
     anonymous: Flag = False
     ambient_credentials: Flag = False
+    max_requests_in_flight: Annotated[int, BeforeValidator(_COUNT)] = 64
+    give_up_after_s: Annotated[float, BeforeValidator(_SECONDS)] = 900.0
 
     @field_validator("endpoint_url", mode="after")
     @classmethod
@@ -97,6 +119,27 @@ class StorageConfig(ConfigModel):
         if problems:
             raise ConfigError(problems=problems)
         return self
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a file of these settings, `.toml` or `.json`; let nobody else read it if it holds credentials.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ConfigError: There is no such file, it cannot be parsed, or it does not make sense; no value is repeated.
+        """
+        if not os.fspath(path).lower().endswith((".toml", ".json")):  # YAML's errors would repeat lines
+            raise ConfigError("storage settings are read from a .toml or .json file", where=os.fspath(path))
+        document = read_document(path)
+        try:
+            return cls.model_validate(document)
+        except ConfigError as error:
+            problems, detail = error.problems, error.detail
+        finally:
+            del document  # a traceback that shows local variables shows no credentials
+        raise ConfigError(detail, where=os.fspath(path), problems=problems)
 
     def to_document(self) -> dict[str, Any]:
         """The settings without the credentials: a new JSON-able dict."""

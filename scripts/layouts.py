@@ -2,7 +2,7 @@
 
 Sets are written once below `--data` (7 GB), by `make_data.py` of the folder `--bench` and from there by `o41td write`.
 With `--lance`, a Python that has pylance, Lance's plain scan of its own format is measured beside them: one process
-that decodes batches in order and drops them, without shuffle, padding or hand-over.
+that decodes batches of the same size in order and drops them: no shuffle, no padding, no hand-over.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ first, *rest = itertools.islice(every := batches(), 1)
 reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], every))
 lance.write_dataset(reader, sys.argv[1])
 """
-SCANNED_ROWS = {"tokens": 1024, "docs": 1024, "tabular": 8192, "images": 256}
 
 
 def columns_of(workload: str) -> list[str]:
@@ -64,6 +63,9 @@ def write_layouts(data: Path, workload: str, lance: str | None) -> dict[str, Pat
             pq.write_table(pq.read_table(path, columns=columns_of(workload)), folders[DEFAULTS] / path.name)
     for name, layout in LAYOUTS.items():
         to = data / name / workload
+        folders[name] = to / "train"
+        if (to / "m.json").exists():
+            continue
         job = WriteJob(
             inputs=[str(data / "made" / workload)],
             manifest_uri=str(to / "m.json"),
@@ -73,7 +75,6 @@ def write_layouts(data: Path, workload: str, lance: str | None) -> dict[str, Pat
             shard_bytes=64 << 20,
         )
         run_write(job)
-        folders[name] = to / "train"
     if lance is not None:
         folders[LANCE] = data / "lance" / workload
         if not folders[LANCE].exists():
@@ -85,7 +86,7 @@ def write_layouts(data: Path, workload: str, lance: str | None) -> dict[str, Pat
 def measured(folder: Path, workload: str, layout: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One pass over one layout, in a process of its own."""
     if layout == LANCE:
-        return bench.measured([arguments.lance, "-c", SCAN, str(folder), str(SCANNED_ROWS[workload])])
+        return bench.measured([arguments.lance, "-c", SCAN, str(folder), str(bench.BATCH_SIZES[workload])])
     own = [sys.executable, __file__, "--threads", str(arguments.threads)]
     return bench.measured([*own, "--measure", str(folder), "--sets", workload])
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from o41td.workers.block_cache_rows import CachingReader
     from o41td.workers.chain_reader import ChainReader
     from o41td.workers.record_reader import RecordReader
+    from o41td.workers.remote_objects import RemoteObjects
+    from o41td.workers.shard_facts import FactsShelf
 
 __all__ = ["BlockDecoder"]
 
@@ -65,19 +67,28 @@ class BlockDecoder:
         *,
         max_row_group_bytes: int,
         max_held_units: int,
+        objects: RemoteObjects | None = None,
+        facts: FactsShelf | None = None,
         cache: BlockCache | None = None,
     ) -> None:
         """`regions` are the arena's arrays by field, in which each slot has `block_rows` rows."""
         self._regions = regions
         self._block_rows = block_rows
         self._sources = sources
+        self._objects = objects
         self._chains: dict[int, ChainReader] = {}
-        self._readers = ReaderPool(max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units)
+        self._readers = ReaderPool(
+            objects=objects, facts=facts, max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units
+        )
         self._caching: CachingReader | None = None
         if cache is not None:
             from o41td.workers.block_cache_rows import CachingReader
 
             self._caching = CachingReader(cache, sources, self.reader, max_row_group_bytes=max_row_group_bytes)
+
+    def is_held(self, source: int, uri: str, row_group: int) -> bool:
+        """Whether a row group is decoded here, as `ReaderPool.is_held`."""
+        return self._readers.is_held(source, uri, row_group)
 
     def reader(self, source: int, piece: Piece) -> ShardReader | RecordReader:
         """Returns the open reader of a piece's shard.
@@ -95,6 +106,7 @@ class BlockDecoder:
             size_bytes=piece.size_bytes,
             mtime_ns=piece.mtime_ns,
             num_rows=piece.shard_rows,
+            etag=piece.etag,
             plans=None if of.chain is None else self._chain(source).columns,
         )
 
@@ -110,7 +122,7 @@ class BlockDecoder:
 
             of = self._sources[source]
             assert of.chain is not None
-            chain = ChainReader(of.chain, of.fields, source=of.name, encoding=of.encoding)
+            chain = ChainReader(of.chain, of.fields, source=of.name, encoding=of.encoding, objects=self._objects)
             self._chains[source] = chain
         return chain
 

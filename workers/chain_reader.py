@@ -12,63 +12,36 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from o41td.encodings import NODE, PARQUET
 from o41td.errors import ConfigError, CorruptDataError, NodeError, O41Error
 from o41td.fields import FieldPlan
+from o41td.listing import is_local
 from o41td.nodes import Chain, Node, Span
 from o41td.nodes.parcel import opened
-from o41td.projection import ProjectionPlan, leaf_count, plan_projection
+from o41td.projection import ProjectionPlan, plan_projection
 from o41td.workers.footer import ShardFooter, read_footer
 from o41td.workers.messages import FooterRead, ReadFooter
+from o41td.workers.object_store import ObjectInfo
 from o41td.workers.parquet import ShardReader
 from o41td.workers.parts_projector import PartsProjector
 from o41td.workers.piece import Piece
 from o41td.workers.record_count import count_records
 from o41td.workers.record_tables import RecordTables
+from o41td.workers.whole_columns import WholeColumns
 
-__all__ = ["ChainReader", "ChainRows", "WholeColumns", "read_chain_footer"]
+if TYPE_CHECKING:
+    from o41td.workers.remote_objects import RemoteObjects
+
+__all__ = ["ChainReader", "ChainRows", "read_chain_footer"]
 
 _GRID_ROWS = 1024
 _UNIT_ROWS = 8192
 """A source without shards is cut into units of so many rows."""
 _SAMPLE_ROWS = 16
-
-
-class WholeColumns:
-    """Plans that read columns as they are, for nodes; used in the place of a `PlanMemory`.
-
-    Args:
-        names: The columns; all if None.
-    """
-
-    def __init__(self, names: Sequence[str] | None = None) -> None:
-        self._names = names
-
-    def plan_of(
-        self,
-        schema: Any,
-        fields: Sequence[FieldPlan],  # noqa: ARG002 - nodes come before fields
-        *,
-        source: str | None = None,
-        shard: str | None = None,
-    ) -> ProjectionPlan:
-        """Returns the plan of all leaves of the columns."""
-        missing = [name for name in self._names or () if name not in schema.names]
-        if missing:
-            why = f"column {missing[0]!r} is missing; there are {', '.join(schema.names)}"
-            raise ConfigError(why, where=f"source {source!r}, shard {shard}")
-        leaves: list[int] = []
-        first = 0
-        for column in schema:
-            count = leaf_count(column.type)
-            if self._names is None or column.name in self._names:
-                leaves.extend(range(first, first + count))
-            first += count
-        return ProjectionPlan(fields=(), column_indices=tuple(leaves), num_leaves=first)
 
 
 class ChainRows:
@@ -88,13 +61,23 @@ class ChainReader:
         fields: The source's fields.
         source: The source's name, for errors.
         encoding: Its shards' encoding.
+        objects: Where remote shards are read.
 
     Raises:
         ConfigError: The chain cannot be built here.
     """
 
-    def __init__(self, parcel: bytes, fields: Sequence[FieldPlan], *, source: str, encoding: str) -> None:
+    def __init__(
+        self,
+        parcel: bytes,
+        fields: Sequence[FieldPlan],
+        *,
+        source: str,
+        encoding: str,
+        objects: RemoteObjects | None = None,
+    ) -> None:
         self._chain = opened(parcel)
+        self._objects = objects
         self._source = source
         self._encoding = encoding
         head: Any = self._chain.nodes[0]
@@ -176,14 +159,19 @@ class ChainReader:
     def _shard_rows(self, piece: Piece, start: int, stop: int, read: Callable[[int, int], Any]) -> Any:
         if self._encoding == PARQUET:
             return read(start, stop)
-        return self._tables_of(piece.uri).read_rows(start, stop)
-
-    def _tables_of(self, path: str) -> RecordTables:
-        if self._tables is None or self._tables[0] != path:
+        if self._tables is None or self._tables[0] != piece.uri:
             self.close()
-            tables = RecordTables(path, self._encoding, columns=self._names, source=self._source)
-            self._tables = (path, tables)
-        return self._tables[1]
+            is_here = is_local(piece.uri)
+            tables = RecordTables(
+                piece.uri,
+                self._encoding,
+                columns=self._names,
+                source=self._source,
+                objects=None if is_here else self._objects,
+                info=None if is_here else ObjectInfo(piece.size_bytes or 0, piece.etag),
+            )
+            self._tables = (piece.uri, tables)
+        return self._tables[1].read_rows(start, stop)
 
     def close(self) -> None:
         """Closes what is open."""
@@ -192,7 +180,12 @@ class ChainReader:
             self._tables = None
 
 
-def read_chain_footer(order: ReadFooter, fields: Sequence[FieldPlan], on_progress: Callable[[], None]) -> FooterRead:
+def read_chain_footer(
+    order: ReadFooter,
+    fields: Sequence[FieldPlan],
+    objects: RemoteObjects | None,
+    on_progress: Callable[[], None],
+) -> FooterRead:
     """Returns the units of a chain's shard; where the order has the chain, a few rows are run through it.
 
     What comes of a row is taken to be as large as the row itself where no rows were run.
@@ -204,19 +197,27 @@ def read_chain_footer(order: ReadFooter, fields: Sequence[FieldPlan], on_progres
     """
     reader = None
     if order.chain:
-        reader = ChainReader(order.chain, fields, source=order.source, encoding=order.encoding)
+        reader = ChainReader(order.chain, fields, source=order.source, encoding=order.encoding, objects=objects)
     if order.encoding == NODE:
         assert reader is not None
         footer = _footer_of_source(reader)
     elif order.encoding == PARQUET:
         columns = WholeColumns(order.columns) if reader is None else reader.columns
-        footer = read_footer(None, order.uri, (), source=order.source, plans=columns)
+        footer = read_footer(
+            objects,
+            order.uri,
+            (),
+            source=order.source,
+            size_bytes=order.size_bytes,
+            etag=order.etag,
+            plans=columns,
+        )
     else:
-        footer = _footer_of_records(order, on_progress)
+        footer = _footer_of_records(order, objects, on_progress)
     row_bytes = 0
     groups = np.flatnonzero(footer.rows)
     if reader is not None and len(groups):
-        row_bytes = _sampled_row_bytes(reader, order, fields, footer, int(groups[0]))
+        row_bytes = _sampled_row_bytes(reader, order, fields, footer=footer, group=int(groups[0]), objects=objects)
         reader.close()
     results = np.maximum(footer.rows * row_bytes, 0 if row_bytes else footer.decoded_bytes)
     return FooterRead(
@@ -233,7 +234,13 @@ def read_chain_footer(order: ReadFooter, fields: Sequence[FieldPlan], on_progres
 
 
 def _sampled_row_bytes(
-    reader: ChainReader, order: ReadFooter, fields: Sequence[FieldPlan], footer: ShardFooter, group: int
+    reader: ChainReader,
+    order: ReadFooter,
+    fields: Sequence[FieldPlan],
+    *,
+    footer: ShardFooter,
+    group: int,
+    objects: RemoteObjects | None,
 ) -> int:
     """Bytes that come of a row, of the first few; they are checked to give the fields."""
     num_rows = min(_SAMPLE_ROWS, int(footer.rows[group]))
@@ -250,7 +257,7 @@ def _sampled_row_bytes(
         row_start=0,
         row_stop=num_rows,
         block_row=0,
-        version=f"sample {footer.version}",
+        version=footer.version,
     )
 
     def read(start: int, stop: int) -> Any:
@@ -258,6 +265,9 @@ def _sampled_row_bytes(
             order.uri,
             (),
             source=order.source,
+            size_bytes=order.size_bytes,
+            etag=order.etag,
+            objects=objects,
             max_row_group_bytes=order.max_row_group_bytes,
             plans=reader.columns,
         )
@@ -290,13 +300,18 @@ def _footer_of_source(reader: ChainReader) -> ShardFooter:
     )
 
 
-def _footer_of_records(order: ReadFooter, on_progress: Callable[[], None]) -> ShardFooter:
+def _footer_of_records(
+    order: ReadFooter, objects: RemoteObjects | None, on_progress: Callable[[], None]
+) -> ShardFooter:
     count = count_records(
         order.uri,
         order.encoding,
         (),
         known_rows=order.known_rows,
         source=order.source,
+        size_bytes=order.size_bytes,
+        etag=order.etag,
+        objects=objects,
         max_row_group_bytes=order.max_row_group_bytes,
         on_progress=on_progress,
     )

@@ -6,6 +6,7 @@ footers are read in workers and nowhere else, and walking all columns of a wide 
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +20,19 @@ from numpy.typing import NDArray
 from o41td.errors import CorruptDataError
 from o41td.fields import SOURCE_DTYPES, FieldPlan
 from o41td.projection import FieldProjection, PlanMemory, ProjectionPlan
-from o41td.workers.shard_file import content_version, identity_of, open_shard_file, raise_failure
+from o41td.workers.shard_file import (
+    ShardIdentity,
+    content_version,
+    indexed_identity,
+    open_shard_file,
+    raise_failure,
+    remote_version,
+)
 
 if TYPE_CHECKING:
-    from o41td.workers.chain_reader import WholeColumns
+    from o41td.workers.remote_objects import RemoteObjects, Tail
 
-__all__ = ["ShardFooter", "check_leaves", "decoded_width_of", "read_footer"]
+__all__ = ["ShardFooter", "check_leaves", "decoded_width_of", "metadata_of_tail", "read_footer"]
 
 _OFFSET_BYTES = 4.125
 """A list's offset and validity bit: one a row, and for each level below the outermost one a value at most."""
@@ -77,20 +85,24 @@ class ShardFooter:
 
 
 def read_footer(
-    filesystem: Any,
+    objects: RemoteObjects | None,
     path: str,
     fields: Sequence[FieldPlan],
     *,
     source: str | None = None,
-    plans: PlanMemory | WholeColumns | None = None,
+    size_bytes: int | None = None,
+    etag: str | None = None,
+    plans: PlanMemory | None = None,
 ) -> ShardFooter:
     """Reads one shard's footer and checks its schema against the fields.
 
     Args:
-        filesystem: An fsspec filesystem, or None for this machine's files.
-        path: The shard, a path of that filesystem.
+        objects: Where remote shards are read, or None for this machine's files.
+        path: The shard's path or URI.
         fields: The fields of the source.
         source: The source's name, for errors.
+        size_bytes: A remote shard's size when it was listed.
+        etag: Its etag then.
         plans: Where the plan of the shard before may be found.
 
     Returns:
@@ -105,17 +117,13 @@ def read_footer(
     Blocks: On the store.
     Called by: A worker.
     """
-    identity = identity_of(path, filesystem, source=source)
+    identity = indexed_identity(path, objects, source=source, size_bytes=size_bytes, etag=etag)
     if identity.size_bytes < 12:
         raise CorruptDataError(
             f"the shard is no Parquet file: it has {identity.size_bytes} bytes", source=source, shard=path
         )
     try:
-        with open_shard_file(path, filesystem) as file:
-            version = content_version(file, identity)
-            parquet = pq.ParquetFile(file)
-            schema = parquet.schema_arrow
-            metadata = parquet.metadata
+        version, metadata, schema = _read(objects, path, identity)
     except Exception as error:  # noqa: BLE001 - whatever a damaged file makes Arrow raise is that shard's error
         raise_failure(error, source=source, shard=path)
     plan = (plans or PlanMemory()).plan_of(schema, fields, source=source, shard=path)
@@ -127,17 +135,37 @@ def read_footer(
     if (rows < 0).any() or int(rows.sum()) != metadata.num_rows:
         why = f"its footer counts {metadata.num_rows} rows, and its row groups {int(rows.sum())}"
         raise CorruptDataError(f"the shard contradicts itself: {why}", source=source, shard=path)
+    footer_bytes = int(metadata.serialized_size)
+    del metadata
+    gc.collect(0)  # a footer whose schema was looked at is a cycle, and hundreds would wait for the collector
     return ShardFooter(
         rows=rows,
         decoded_bytes=decoded_bytes,
         decoding_bytes=decoding_bytes,
         compressed_bytes=compressed_bytes,
-        footer_bytes=int(metadata.serialized_size),
+        footer_bytes=footer_bytes,
         size_bytes=identity.size_bytes,
         mtime_ns=identity.mtime_ns,
         version=version,
         plan=plan,
     )
+
+
+def _read(objects: RemoteObjects | None, path: str, identity: ShardIdentity) -> tuple[str, Any, Any]:
+    """(version, metadata, Arrow schema) of a shard."""
+    if objects is not None:
+        tail = objects.tail(path, identity.info)
+        metadata = metadata_of_tail(tail)
+        return remote_version(identity, tail.data), metadata, metadata.schema.to_arrow_schema()
+    with open_shard_file(path) as file:
+        version = content_version(file, identity)
+        parquet = pq.ParquetFile(file)
+        return version, parquet.metadata, parquet.schema_arrow
+
+
+def metadata_of_tail(tail: Tail) -> Any:
+    """Returns the footer that stands at the end of a shard, or raises what Arrow does where there is none."""
+    return pq.read_metadata(pa.BufferReader(pa.py_buffer(tail.data)))
 
 
 def check_leaves(plan: ProjectionPlan, metadata: Any, *, source: str | None, shard: str) -> None:

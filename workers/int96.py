@@ -8,7 +8,7 @@ disagree a value has wrapped. Files without such columns, which are nearly all, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 
 from o41td.errors import ValueRefusedError
 from o41td.projection import FieldProjection, ProjectionPlan
+from o41td.workers.object_store import ObjectInfo
 from o41td.workers.row_group_stream import RowGroupStream
+
+if TYPE_CHECKING:
+    from o41td.workers.remote_objects import RemoteObjects
 
 __all__ = ["Int96Check"]
 
@@ -29,22 +33,36 @@ class Int96Check:
 
     Args:
         path: The shard.
-        filesystem: An fsspec filesystem, or None.
+        objects: Where remote shards are read, or None.
+        info: What a remote shard must be.
         metadata: Its footer.
         plan: How its columns become fields.
         source: The source's name, for errors.
     """
 
     def __init__(
-        self, path: str, filesystem: Any, *, metadata: Any, plan: ProjectionPlan, source: str | None = None
+        self,
+        path: str,
+        objects: RemoteObjects | None = None,
+        *,
+        info: ObjectInfo | None = None,
+        metadata: Any,
+        plan: ProjectionPlan,
+        source: str | None = None,
     ) -> None:
         self._path = path
-        self._filesystem = filesystem
+        self._objects = objects
+        self._info = info
         self._metadata = metadata
         self._source = source
-        maybe = {item.leaf_index: item for item in plan.fields if item.leaf_type == pa.timestamp("ns")}
+        # Of a row group's column, not of the schema: a footer whose schema was looked at is a cycle.
+        group = metadata.row_group(0) if metadata.num_row_groups else None
         self._items = {
-            index: item for index, item in maybe.items() if metadata.schema.column(index).physical_type == "INT96"
+            item.leaf_index: item
+            for item in plan.fields
+            if item.leaf_type == pa.timestamp("ns")
+            and group is not None
+            and group.column(item.leaf_index).physical_type == "INT96"
         }
         self._streams: OrderedDict[int, RowGroupStream] = OrderedDict()
 
@@ -92,7 +110,8 @@ class Int96Check:
             group = self._metadata.row_group(row_group)
             stream = RowGroupStream(
                 self._path,
-                self._filesystem,
+                self._objects,
+                info=self._info,
                 metadata=self._metadata,
                 row_group=row_group,
                 column_indices=list(self._items),

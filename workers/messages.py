@@ -1,7 +1,8 @@
 """Everything that crosses a socket: one named tuple a message, msgpack arrays on the wire, never a pickle.
 
 A record is encoded as ``[tag, *fields in order]``. The tag is the class's place in `MESSAGE_TYPES`, so both ends must
-be of one version: a loader starts its own processes from its own package, which makes that true by construction.
+be of one version: a loader starts its own processes from its own package, which makes that true by construction, and
+whoever else calls looks at the loader's `PROTOCOL` first.
 
 What is decoded is what its annotations say, or it is refused; nothing is built from a payload that is not whole. So a
 peer can at worst make us hang up on it.
@@ -14,6 +15,7 @@ comment states. `storage` may hold credentials: a message with them does not sho
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgpack
 
@@ -21,6 +23,7 @@ from o41td.workers.message_check import refuse_wrong_types
 
 __all__ = [
     "MESSAGE_TYPES",
+    "PROTOCOL",
     "AttachArena",
     "BatchesGathered",
     "BatchesReady",
@@ -42,9 +45,13 @@ __all__ = [
     "OpenProgress",
     "PieceBegun",
     "ReadFooter",
+    "ResolveFailed",
+    "ResolveSource",
     "ServeFrom",
+    "SourceResolved",
     "StatsReply",
     "StatsRequest",
+    "StorageUsed",
     "StreamEnded",
     "StreamFailed",
     "WorkerReady",
@@ -70,6 +77,31 @@ class WorkerReady(NamedTuple):
     pid: int
 
 
+class ResolveSource(NamedTuple):
+    """Find out which shards a source has, some of which are remote; `source` is a SourceJob record."""
+
+    task_id: int
+    source: dict[str, Any]
+    storage: dict[str, Any] | None
+
+    def __repr__(self) -> str:
+        return _shown_without_storage(self)
+
+
+class SourceResolved(NamedTuple):
+    """The shards of a source, as a SourceShards record."""
+
+    task_id: int
+    shards: dict[str, Any]
+
+
+class ResolveFailed(NamedTuple):
+    """A source's shards cannot be found; `error` is an error record."""
+
+    task_id: int
+    error: dict[str, Any]
+
+
 class ReadFooter(NamedTuple):
     """Read one shard's footer and check its schema against the fields of a source.
 
@@ -86,6 +118,8 @@ class ReadFooter(NamedTuple):
     encoding: str
     known_rows: int | None
     max_row_group_bytes: int
+    size_bytes: int | None  # of a remote shard, when it was listed
+    etag: str | None
     fields: list[dict[str, Any]]  # FieldPlan records
     chain: bytes | None
     columns: list[str] | None
@@ -125,7 +159,8 @@ class FooterFailed(NamedTuple):
 class AttachArena(NamedTuple):
     """Map the arena whose descriptor rides along; `sources` holds the FieldPlan records of each source slot.
 
-    `chains` are sources' nodes, packed; None of a source that has none.
+    `chains` are sources' nodes, packed, and `columns` those of their shards that these want; None of a source without
+    nodes, and where they want all.
     """
 
     layout: dict[str, Any]
@@ -133,6 +168,7 @@ class AttachArena(NamedTuple):
     source_names: list[str]
     encodings: list[str]
     chains: list[bytes | None]
+    columns: list[list[str] | None]
     max_row_group_bytes: int
     max_held_units: int
     cache_dir: str | None
@@ -209,6 +245,22 @@ class BlockFailed(NamedTuple):
     block_id: int
     bad_rows: list[bytes]
     bad_errors: list[dict[str, Any]]
+
+
+class StorageUsed(NamedTuple):
+    """What a worker has asked of object stores since it last told, and what is under way.
+
+    One that `waits` for a store is not stuck, whatever it takes: its store is asked again and again.
+    """
+
+    requests: int
+    retries: int
+    renewals: int
+    requested_bytes: int
+    received_bytes: int
+    in_flight: int
+    last_fault: str | None
+    waits: bool
 
 
 # ---- consumer -> coordinator ---------------------------------------------------------------------------------------
@@ -366,6 +418,9 @@ class StatsReply(NamedTuple):
 
 Message = (
     WorkerReady
+    | ResolveSource
+    | SourceResolved
+    | ResolveFailed
     | ReadFooter
     | FooterRead
     | CountGoesOn
@@ -376,6 +431,7 @@ Message = (
     | CacheUsed
     | BlockDecoded
     | BlockFailed
+    | StorageUsed
     | OpenLoader
     | JoinLoader
     | ServeFrom
@@ -396,6 +452,9 @@ Message = (
 
 MESSAGE_TYPES: tuple[type[Message], ...] = (
     WorkerReady,
+    ResolveSource,
+    SourceResolved,
+    ResolveFailed,
     ReadFooter,
     FooterRead,
     CountGoesOn,
@@ -406,6 +465,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     CacheUsed,
     BlockDecoded,
     BlockFailed,
+    StorageUsed,
     OpenLoader,
     JoinLoader,
     ServeFrom,
@@ -422,6 +482,9 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     LoaderNotice,
     StatsReply,
 )
+PROTOCOL = f"{crc32(repr([(kind.__name__, kind._fields) for kind in MESSAGE_TYPES]).encode()):08x}"
+"""Tells these messages from another version's: a checksum of all fields, so that nobody has to keep count."""
+
 _INT64_BYTES = 8
 _UNICODE = "surrogateescape"  # file names are bytes, and need not be text
 _TAGS = {message_type: tag for tag, message_type in enumerate(MESSAGE_TYPES)}

@@ -16,7 +16,6 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,19 +24,22 @@ import pyarrow.parquet as pq
 from o41td.encodings import PARQUET, holds_records
 from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
-from o41td.memory import FACTS_BYTES, MAX_OPEN_SHARDS, STREAM_BATCH_BYTES, stream_bytes
-from o41td.projection import PlanMemory, ProjectionPlan
-from o41td.workers.footer import check_leaves
+from o41td.listing import is_local
+from o41td.memory import MAX_OPEN_SHARDS, STREAM_BATCH_BYTES, stream_bytes
+from o41td.projection import PlanMemory
+from o41td.workers.footer import metadata_of_tail
 from o41td.workers.int96 import Int96Check
-from o41td.workers.project import Projector
+from o41td.workers.ranges import column_ranges
 from o41td.workers.row_group_stream import RowGroupStream
-from o41td.workers.shard_file import ShardIdentity, check_unchanged, indexed_identity, open_shard_file, raise_failure
+from o41td.workers.shard_facts import FactsShelf, ShardFacts, facts_of
+from o41td.workers.shard_file import check_unchanged, indexed_identity, open_shard_file, raise_failure
 
 if TYPE_CHECKING:
-    from o41td.workers.chain_reader import WholeColumns
     from o41td.workers.record_reader import RecordReader
+    from o41td.workers.remote_file import RemoteFile
+    from o41td.workers.remote_objects import RemoteObjects
 
-__all__ = ["HeldGroups", "ReaderPool", "ShardFacts", "ShardReader"]
+__all__ = ["HeldGroups", "ReaderPool", "ShardReader"]
 
 
 class HeldGroups:
@@ -55,6 +57,9 @@ class HeldGroups:
         self.limit_bytes = limit_bytes
         self.limit_units = limit_units
         self._held: OrderedDict[tuple[int, int], tuple[Any, int]] = OrderedDict()
+
+    def __contains__(self, key: tuple[int, int]) -> bool:
+        return key in self._held
 
     def get(self, key: tuple[int, int]) -> Any:
         """What is held of (reader, row group), or None."""
@@ -93,16 +98,6 @@ class HeldGroups:
             self.drop(key)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardFacts:
-    """What a reader has learned of a shard: its identity, its parsed footer, and how its columns become fields."""
-
-    identity: ShardIdentity
-    metadata: Any
-    plan: ProjectionPlan
-    projector: Projector
-
-
 class ShardReader:
     """One open shard.
 
@@ -114,7 +109,7 @@ class ShardReader:
         mtime_ns: The shard's modification time when it was indexed.
         num_rows: The rows that the index or a manifest says it has; other ones are refused.
         etag: The object's etag when it was indexed, where it had one.
-        filesystem: An fsspec filesystem, or None for this machine's files.
+        objects: Where remote shards are read, or None for this machine's files.
         max_row_group_bytes: Row groups whose decoding takes more are streamed in slices.
         held: Where partly read row groups are kept; by default the reader's own.
         known: What an earlier reader of the very same file had learned, which spares parsing the footer again.
@@ -137,42 +132,48 @@ class ShardReader:
         mtime_ns: int | None = None,
         num_rows: int | None = None,
         etag: str | None = None,
-        filesystem: Any = None,
+        objects: RemoteObjects | None = None,
         max_row_group_bytes: int = 64 << 20,
         held: HeldGroups | None = None,
         known: ShardFacts | None = None,
-        plans: PlanMemory | WholeColumns | None = None,
+        plans: PlanMemory | None = None,
     ) -> None:
         self.path = path
         self.source = source
-        self._filesystem = filesystem
+        self._objects = objects
         self._held = held or HeldGroups(max_row_group_bytes)
         self._max_row_group_bytes = max_row_group_bytes
         self._identity = indexed_identity(
-            path, filesystem, source=source, size_bytes=size_bytes, mtime_ns=mtime_ns, etag=etag
+            path, objects, source=source, size_bytes=size_bytes, mtime_ns=mtime_ns, etag=etag
         )
+        self._remote: RemoteFile | None = None
         self._metadata: Any = None
         if known is not None and known.identity == self._identity:
-            self._metadata, self.plan, self.projector = known.metadata, known.plan, known.projector
-            self._file, self._parquet = self._opened()
-        else:
-            self._file, self._parquet = self._opened()
+            self._metadata = known.metadata
+        self._file, self._parquet = self._opened()
+        if self._metadata is None:
             self._metadata = self._parquet.metadata
+        if known is None or known.metadata is not self._metadata:
             schema = self._parquet.schema_arrow
-            self.plan = (plans or PlanMemory()).plan_of(schema, fields, source=source, shard=path)
-            check_leaves(self.plan, self._metadata, source=source, shard=path)
-            self.projector = Projector(self.plan)
+            known = facts_of(
+                self._identity,
+                self._metadata,
+                schema,
+                fields,
+                source=source,
+                shard=path,
+                plans=plans or PlanMemory(),
+            )
+        self.facts = known
+        self.plan, self.projector = known.plan, known.projector
         if num_rows is not None and self._metadata.num_rows != num_rows:
             self._file.close()
             why = f"the shard has {self._metadata.num_rows} rows, and its index or manifest says {num_rows}"
             raise ChangedDataError(why, source=source, shard=path)
         self._column_indices = list(self.plan.column_indices)
-        self._int96 = Int96Check(path, filesystem, metadata=self._metadata, plan=self.plan, source=source)
-
-    @property
-    def facts(self) -> ShardFacts:
-        """What the next reader of this file need not find out again."""
-        return ShardFacts(self._identity, self._metadata, self.plan, self.projector)
+        self._int96 = Int96Check(
+            path, objects, info=self._identity.info, metadata=self._metadata, plan=self.plan, source=source
+        )
 
     @property
     def num_row_groups(self) -> int:
@@ -231,9 +232,10 @@ class ShardReader:
         """
         num_rows = sum(self._rows_of(row_group, group_rows) for row_group, group_rows in groups)
         try:
-            table = self._parquet.reader.read_row_groups(
-                [row_group for row_group, _rows in groups], column_indices=self._column_indices, use_threads=False
-            )
+            with self._fetched([row_group for row_group, _rows in groups]):
+                table = self._parquet.reader.read_row_groups(
+                    [row_group for row_group, _rows in groups], column_indices=self._column_indices, use_threads=False
+                )
             self._check_count(groups[0][0], num_rows, table.num_rows)
             if self._int96.is_needed:
                 self._check_groups(groups, table)
@@ -253,9 +255,9 @@ class ShardReader:
     def will_need(self, row_group: int) -> None:
         """Asks the kernel to read a row group's projected columns ahead, which goes on while others are decoded.
 
-        Only for local files; whatever is wrong here shows when the rows are read.
+        Only for local files (`BlockFetcher` sees to others); whatever is wrong here shows when the rows are read.
         """
-        if self._filesystem is not None or not 0 <= row_group < self.num_row_groups:
+        if self._objects is not None or not 0 <= row_group < self.num_row_groups:
             return
         group = self._metadata.row_group(row_group)
         with contextlib.suppress(OSError):
@@ -277,7 +279,7 @@ class ShardReader:
     def _opened(self) -> tuple[Any, Any]:
         file: Any = None
         try:
-            file = open_shard_file(self.path, self._filesystem)
+            file = open_shard_file(self.path) if self._objects is None else self._open_remote(self._objects)
             return file, pq.ParquetFile(
                 file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True
             )
@@ -285,6 +287,20 @@ class ShardReader:
             if file is not None:
                 file.close()
             raise_failure(error, source=self.source, shard=self.path)
+
+    def _open_remote(self, objects: RemoteObjects) -> Any:
+        from o41td.workers.remote_file import RemoteFile  # with all that reaches stores, which local streams do without
+
+        if self._metadata is None:
+            self._metadata = metadata_of_tail(objects.tail(self.path, self._identity.info))
+        self._remote = RemoteFile(objects, self.path, self._identity.info)
+        return pa.PythonFile(self._remote, mode="r")
+
+    def _fetched(self, row_groups: Sequence[int]) -> contextlib.AbstractContextManager[None]:
+        """Has what some row groups need of a remote shard asked for at once, and not chunk by chunk."""
+        if self._remote is None:
+            return contextlib.nullcontext()
+        return self._remote.holding(column_ranges(self._metadata, row_groups, self._column_indices))
 
     def _read(self, row_group: int, row_start: int, row_stop: int, num_rows: int, decoding_bytes: int | None) -> Any:
         key = (id(self), row_group)
@@ -315,9 +331,10 @@ class ShardReader:
 
     def _decode(self, row_group: int) -> Any:
         try:
-            return self._parquet.reader.read_row_group(
-                row_group, column_indices=self._column_indices, use_threads=False
-            )
+            with self._fetched([row_group]):
+                return self._parquet.reader.read_row_group(
+                    row_group, column_indices=self._column_indices, use_threads=False
+                )
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
@@ -332,7 +349,8 @@ class ShardReader:
     def _stream(self, row_group: int, decoding_bytes: int) -> RowGroupStream:
         return RowGroupStream(
             self.path,
-            self._filesystem,
+            self._objects,
+            info=self._identity.info,
             metadata=self._metadata,
             row_group=row_group,
             column_indices=self._column_indices,
@@ -363,7 +381,7 @@ class ShardReader:
             row += group_rows
 
     def _check_unchanged(self) -> None:
-        check_unchanged(self._identity, self.path, self._filesystem, source=self.source)
+        check_unchanged(self._identity, self.path, self._objects, source=self.source)
 
     def _check_count(self, row_group: int, expected: int, got: int) -> None:
         if expected != got:
@@ -376,6 +394,8 @@ class ReaderPool:
     """Open readers of many shards: the least recently used is closed, so descriptors stay few.
 
     Args:
+        objects: Where remote shards are read; None where none is.
+        facts: What is known of shards.
         max_open: Readers kept open; each takes one descriptor, and one more where it streams.
         max_row_group_bytes: As for `ShardReader`; also about what partly read row groups may take together.
         max_held_units: How many of these there may be.
@@ -386,16 +406,18 @@ class ReaderPool:
     def __init__(
         self,
         *,
+        objects: RemoteObjects | None = None,
+        facts: FactsShelf | None = None,
         max_open: int = MAX_OPEN_SHARDS,
         max_row_group_bytes: int = 64 << 20,
         max_held_units: int = sys.maxsize,
     ) -> None:
+        self._objects = objects
         self._max_open = max_open
         self._max_row_group_bytes = max_row_group_bytes
         self._held = HeldGroups(max_row_group_bytes, max_held_units)
         self._readers: OrderedDict[tuple[int, str], ShardReader | RecordReader] = OrderedDict()
-        self._facts: OrderedDict[tuple[int, str], ShardFacts] = OrderedDict()
-        self._facts_bytes = 0
+        self._facts = FactsShelf() if facts is None else facts
         self._plans = PlanMemory()
 
     def reader(
@@ -410,8 +432,7 @@ class ReaderPool:
         mtime_ns: int | None = None,
         num_rows: int | None = None,
         etag: str | None = None,
-        filesystem: Any = None,
-        plans: Any = None,
+        plans: PlanMemory | None = None,
     ) -> ShardReader | RecordReader:
         """The open reader of a source's shard, opened if need be.
 
@@ -425,7 +446,6 @@ class ReaderPool:
             mtime_ns: Its modification time when indexed.
             num_rows: Its rows when indexed; of records, they are counted as they are read.
             etag: Its etag when indexed.
-            filesystem: Where it is.
             plans: Plans other than those of the fields.
         """
         key = (source_index, path)
@@ -435,6 +455,7 @@ class ReaderPool:
             return reader
         while len(self._readers) >= self._max_open:
             self._readers.popitem(last=False)[1].close()
+        objects = None if is_local(path) else self._objects
         if holds_records(encoding):
             reader = self._readers[key] = self._record_reader(
                 path,
@@ -444,7 +465,7 @@ class ReaderPool:
                 size_bytes=size_bytes,
                 mtime_ns=mtime_ns,
                 etag=etag,
-                filesystem=filesystem,
+                objects=objects,
             )
             return reader
         known = self._facts.get(key)
@@ -456,31 +477,30 @@ class ReaderPool:
             mtime_ns=mtime_ns,
             num_rows=num_rows,
             etag=etag,
-            filesystem=filesystem,
+            objects=objects,
             max_row_group_bytes=self._max_row_group_bytes,
             held=self._held,
             known=known,
             plans=plans or self._plans,
         )
         self._readers[key] = reader
-        if reader.plan is not (known.plan if known is not None else None):
-            self._remember(key, reader.facts)
+        if reader.facts is not known:
+            self._facts.put(key, reader.facts)
         return reader
+
+    def is_held(self, source_index: int, path: str, row_group: int) -> bool:
+        """Whether a row group is decoded here, or being read in slices, and its next slice is there for the asking.
+
+        Called by: any thread; what it says may have changed the moment after.
+        """
+        reader = self._readers.get((source_index, path))
+        return reader is not None and (id(reader), row_group) in self._held
 
     def _record_reader(self, path: str, fields: Sequence[FieldPlan], **keys: Any) -> RecordReader:
         # Imported only where there are records: it brings msgspec, isal and zstandard.
         from o41td.workers.record_reader import RecordReader
 
         return RecordReader(path, fields, max_row_group_bytes=self._max_row_group_bytes, **keys)
-
-    def _remember(self, key: tuple[int, str], facts: ShardFacts) -> None:
-        """Keeps a shard's facts; footers of wide shards are large, so the oldest make room."""
-        before = self._facts.pop(key, None)
-        self._facts_bytes += facts.metadata.serialized_size
-        self._facts_bytes -= 0 if before is None else before.metadata.serialized_size
-        self._facts[key] = facts
-        while self._facts_bytes > FACTS_BYTES and len(self._facts) > 1:
-            self._facts_bytes -= self._facts.popitem(last=False)[1].metadata.serialized_size
 
     def close(self) -> None:
         """Closes every reader."""

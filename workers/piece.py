@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from o41td.fields import FieldPlan
+from o41td.index import etag_of_version
 
 __all__ = ["SMALL_PIECE_ROWS", "TOGETHER_BYTES", "Piece", "SourceFormat", "Uncached"]
 
@@ -31,6 +32,11 @@ class Piece(NamedTuple):
     version: str | None = None
 
     @property
+    def etag(self) -> str | None:
+        """A remote shard's, where its store has them."""
+        return etag_of_version(self.version)
+
+    @property
     def num_rows(self) -> int:
         """Its rows."""
         return self.row_stop - self.row_start
@@ -51,9 +57,13 @@ class Uncached(Exception):
 
 
 class SourceFormat(NamedTuple):
-    """A source: its name, its fields, its shards' encoding, and its nodes, packed, where it is a chain."""
+    """A source: its name, its fields, its shards' encoding; where it is a chain, its nodes, packed.
+
+    `columns` are those of its shards that the nodes want; None is all.
+    """
 
     name: str
     fields: tuple[FieldPlan, ...]
     encoding: str
     chain: bytes | None = None
+    columns: tuple[str, ...] | None = None

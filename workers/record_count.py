@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from o41td.errors import CorruptDataError
 from o41td.fields import FieldPlan
 from o41td.workers.record_decoder import RecordDecoder
 from o41td.workers.record_feed import RecordFeed, UnreadableRecord, open_feed
 from o41td.workers.record_reader import max_record_bytes_of, open_record_file
-from o41td.workers.shard_file import content_version, identity_of, raise_failure
+from o41td.workers.shard_file import (
+    ShardIdentity,
+    content_version,
+    indexed_identity,
+    raise_failure,
+    remote_version,
+)
+
+if TYPE_CHECKING:
+    from o41td.workers.remote_objects import RemoteObjects
 
 __all__ = ["RecordCount", "count_records"]
 
@@ -42,7 +51,9 @@ def count_records(
     *,
     known_rows: int | None = None,
     source: str | None = None,
-    filesystem: Any = None,
+    size_bytes: int | None = None,
+    etag: str | None = None,
+    objects: RemoteObjects | None = None,
     max_row_group_bytes: int = 64 << 20,
     on_progress: Callable[[], None] = lambda: None,
 ) -> RecordCount:
@@ -54,7 +65,9 @@ def count_records(
         fields: The fields of the source.
         known_rows: How many records there are, if that is known: then only the first of them are read.
         source: The source's name, for errors.
-        filesystem: An fsspec filesystem, or None for this machine's files.
+        size_bytes: A remote shard's size when it was listed.
+        etag: Its etag then.
+        objects: Where remote shards are read, or None for this machine's files.
         max_row_group_bytes: As for `RecordReader`.
         on_progress: Called again and again while it counts.
 
@@ -69,13 +82,11 @@ def count_records(
     Blocks: On the store, for as long as the shard is large.
     Called by: A worker.
     """
-    identity = identity_of(path, filesystem, source=source)
+    identity = indexed_identity(path, objects, source=source, size_bytes=size_bytes, etag=etag)
     try:
-        with open_record_file(path, filesystem) as file:
-            version = content_version(file, identity)
-        feed = open_feed(
-            open_record_file(path, filesystem), encoding, max_record_bytes=max_record_bytes_of(max_row_group_bytes)
-        )
+        version = _version_of(path, identity, objects)
+        file = open_record_file(path, objects, identity.info)
+        feed = open_feed(file, encoding, max_record_bytes=max_record_bytes_of(max_row_group_bytes))
         try:
             sample = _sample_of(feed)
             RecordDecoder(encoding, fields, source=source, shard=path).check_sample(sample)
@@ -97,6 +108,14 @@ def count_records(
         mtime_ns=identity.mtime_ns,
         version=version,
     )
+
+
+def _version_of(path: str, identity: ShardIdentity, objects: RemoteObjects | None) -> str:
+    if objects is not None:
+        has_etag = identity.etag is not None
+        return remote_version(identity, b"" if has_etag else objects.tail(path, identity.info).data)
+    with open_record_file(path) as file:
+        return content_version(file, identity)
 
 
 def _sample_of(feed: RecordFeed) -> list[tuple[int, bytes]]:

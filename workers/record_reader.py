@@ -8,17 +8,24 @@ that stand in for bad ones, come to have a feed each. What lies before a slice i
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from o41td.errors import ChangedDataError, CorruptDataError, DataError
 from o41td.fields import FieldPlan
+from o41td.memory import RECORD_READ_AHEAD_BYTES
+from o41td.workers.object_store import ObjectInfo
+from o41td.workers.ranges import ByteRange
 from o41td.workers.record_decoder import DecodedRecords, RecordDecoder, RecordProjector
 from o41td.workers.record_feed import RecordFeed, UnreadableRecord, open_feed
 from o41td.workers.shard_file import check_unchanged, indexed_identity, raise_failure
+
+if TYPE_CHECKING:
+    from o41td.workers.remote_objects import RemoteObjects
 
 __all__ = ["RecordReader", "max_record_bytes_of", "open_record_file"]
 
@@ -35,11 +42,16 @@ def max_record_bytes_of(max_row_group_bytes: int) -> int:
     return max(1, max_row_group_bytes // 8)
 
 
-def open_record_file(path: str, filesystem: Any = None) -> Any:
-    """Opens a shard of records for reading from its beginning; the caller closes it."""
-    if filesystem is None:
+def open_record_file(path: str, objects: RemoteObjects | None = None, info: ObjectInfo | None = None) -> Any:
+    """Opens a shard of records for reading from its beginning; the caller closes it. `info` is a remote one's."""
+    if objects is None:
         return open(path, "rb", buffering=_BUFFER_BYTES)
-    return filesystem.open(path, "rb")
+    from o41td.workers.read_ahead_file import ReadAheadFile  # with all that reaches stores
+
+    assert info is not None, "a remote shard is known before it is read"
+    whole = [ByteRange(0, info.size_bytes)]
+    file = ReadAheadFile(objects, path, info, runs=whole, window_bytes=RECORD_READ_AHEAD_BYTES)
+    return io.BufferedReader(file, _BUFFER_BYTES)
 
 
 class _Stretch:
@@ -80,7 +92,7 @@ class RecordReader:
         size_bytes: The shard's size when it was indexed; None takes it as it is now.
         mtime_ns: The shard's modification time when it was indexed.
         etag: The object's etag when it was indexed, where it had one.
-        filesystem: An fsspec filesystem, or None for this machine's files.
+        objects: Where remote shards are read, or None for this machine's files.
         max_row_group_bytes: Records of more than an eighth of it are refused.
 
     Raises:
@@ -98,16 +110,16 @@ class RecordReader:
         size_bytes: int | None = None,
         mtime_ns: int | None = None,
         etag: str | None = None,
-        filesystem: Any = None,
+        objects: RemoteObjects | None = None,
         max_row_group_bytes: int = 64 << 20,
     ) -> None:
         self.path = path
         self.source = source
         self._encoding = encoding
-        self._filesystem = filesystem
+        self._objects = objects
         self._max_record_bytes = max_record_bytes_of(max_row_group_bytes)
         self._identity = indexed_identity(
-            path, filesystem, source=source, size_bytes=size_bytes, mtime_ns=mtime_ns, etag=etag
+            path, objects, source=source, size_bytes=size_bytes, mtime_ns=mtime_ns, etag=etag
         )
         self._decoder = RecordDecoder(encoding, fields, source=source, shard=path)
         self.projector = RecordProjector(self._decoder.layers)
@@ -161,7 +173,7 @@ class RecordReader:
 
     def will_need(self, row_group: int) -> None:  # noqa: ARG002 - the only one
         """Asks the kernel to read the shard's beginning ahead; where it is read in order, the kernel goes on itself."""
-        if self._filesystem is None and not self._feeds:
+        if self._objects is None and not self._feeds:
             try:
                 descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
@@ -244,7 +256,7 @@ class RecordReader:
             return nearest
         while len(self._feeds) >= _MAX_FEEDS:
             self._feeds.pop(0).close()
-        file = open_record_file(self.path, self._filesystem)
+        file = open_record_file(self.path, self._objects, self._identity.info)
         feed = open_feed(file, self._encoding, max_record_bytes=self._max_record_bytes)
         self._feeds.append(feed)
         return feed
@@ -260,4 +272,4 @@ class RecordReader:
         return ChangedDataError(why, source=self.source, shard=self.path)
 
     def _check_unchanged(self) -> None:
-        check_unchanged(self._identity, self.path, self._filesystem, source=self.source)
+        check_unchanged(self._identity, self.path, self._objects, source=self.source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -13,6 +13,10 @@ from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.workers.record_feed import RecordFeed, UnreadableRecord, open_feed
 from o41td.workers.record_reader import open_record_file
 from o41td.workers.shard_file import raise_failure
+
+if TYPE_CHECKING:
+    from o41td.workers.object_store import ObjectInfo
+    from o41td.workers.remote_objects import RemoteObjects
 
 __all__ = ["RecordTables"]
 
@@ -28,15 +32,26 @@ class RecordTables:
         encoding: Its encoding.
         columns: The keys to answer with; those that any record of the rows has if None.
         source: The source's name, for errors.
+        objects: Where it is read, if it is remote.
+        info: What it was when it was listed, if it is remote.
     """
 
     def __init__(
-        self, path: str, encoding: str, *, columns: Sequence[str] | None = None, source: str | None = None
+        self,
+        path: str,
+        encoding: str,
+        *,
+        columns: Sequence[str] | None = None,
+        source: str | None = None,
+        objects: RemoteObjects | None = None,
+        info: ObjectInfo | None = None,
     ) -> None:
         self._path = path
         self._encoding = encoding
         self._columns = columns
         self._source = source
+        self._objects = objects
+        self._info = info
         codec = msgspec.json if encoding == JSON_LINES else msgspec.msgpack
         self._decoder = codec.Decoder(dict[str, Any])
         self._feed: RecordFeed | None = None
@@ -89,7 +104,11 @@ class RecordTables:
     def _feed_at(self, row: int) -> RecordFeed:
         if self._feed is None or self._feed.position > row:
             self.close()
-            self._feed = open_feed(open_record_file(self._path), self._encoding, max_record_bytes=_MAX_RECORD_BYTES)
+            self._feed = open_feed(
+                open_record_file(self._path, self._objects, self._info),
+                self._encoding,
+                max_record_bytes=_MAX_RECORD_BYTES,
+            )
         self._feed.skip(row - self._feed.position)
         return self._feed
 

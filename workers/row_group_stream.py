@@ -8,13 +8,18 @@ whole in memory. What is held is one decoded batch and, of each column, its buff
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from o41td.memory import STREAM_BATCH_BYTES, stream_bytes
+from o41td.memory import STREAM_BATCH_BYTES, read_ahead_bytes, stream_bytes
+from o41td.workers.object_store import ObjectInfo
+from o41td.workers.ranges import column_ranges
 from o41td.workers.shard_file import open_shard_file
+
+if TYPE_CHECKING:
+    from o41td.workers.remote_objects import RemoteObjects
 
 __all__ = ["RowGroupStream"]
 
@@ -26,7 +31,8 @@ class RowGroupStream:
 
     Args:
         path: The shard.
-        filesystem: An fsspec filesystem, or None.
+        objects: Where remote shards are read, or None.
+        info: What a remote shard must be.
         metadata: The shard's footer.
         row_group: The row group.
         column_indices: The leaf columns to read.
@@ -37,8 +43,9 @@ class RowGroupStream:
     def __init__(
         self,
         path: str,
-        filesystem: Any,
+        objects: RemoteObjects | None = None,
         *,
+        info: ObjectInfo | None = None,
         metadata: Any,
         row_group: int,
         column_indices: Sequence[int],
@@ -50,7 +57,9 @@ class RowGroupStream:
         self._num_rows: int = metadata.row_group(row_group).num_rows
         self.batch_rows = max(1, STREAM_BATCH_BYTES * self._num_rows // max(1, decoding_bytes))
         self.nbytes = stream_bytes(decoding_bytes, decoding_bytes // max(1, self._num_rows), len(column_indices))
-        self._file = open_shard_file(path, filesystem)
+        if objects is not None:
+            self.nbytes += read_ahead_bytes(len(column_indices))
+        self._file = open_shard_file(path) if objects is None else self._open_remote(path, objects, info, metadata)
         self._parquet = pq.ParquetFile(
             self._file,
             metadata=metadata,
@@ -98,6 +107,14 @@ class RowGroupStream:
         """Closes the file."""
         self._batches, self._batch = iter(()), None
         self._file.close()
+
+    def _open_remote(self, path: str, objects: RemoteObjects, info: ObjectInfo | None, metadata: Any) -> Any:
+        from o41td.workers.read_ahead_file import ReadAheadFile
+
+        assert info is not None, "a remote shard is known before it is read"
+        runs = column_ranges(metadata, [self._row_group], self._column_indices)
+        file = ReadAheadFile(objects, path, info, runs=runs, window_bytes=read_ahead_bytes(len(runs)))
+        return pa.PythonFile(file, mode="r")
 
     def _restart(self) -> None:
         self._row = 0

@@ -2,7 +2,8 @@
 
 ``python -P -m o41td.workers.row_values`` reads one JSON document from standard input,
 
-    {"columns": [[name, alias or null], …], "rows": [[path, encoding, unit, row in the unit], …]}
+    {"columns": [[name, alias or null], …], "storage": a StorageSettings record,
+     "rows": [[path, encoding, unit, row in the unit], …]}
 
 and prints ``{"values": [{name: value, …}, …]}``, ``{"refusal": text}`` where there is no such column, or ``{"error":
 text}`` where a shard cannot be read. A column is one of the file's, or a key of its
@@ -17,7 +18,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -26,8 +27,14 @@ import pyarrow.parquet as pq
 
 from o41td.encodings import JSON_LINES, holds_records
 from o41td.fields import SOURCE_DTYPES
+from o41td.listing import is_local
 from o41td.projection import PACKED_KEY
+from o41td.workers.child_storage import objects_of
 from o41td.workers.record_feed import open_feed
+from o41td.workers.record_reader import open_record_file
+
+if TYPE_CHECKING:
+    from o41td.workers.remote_objects import RemoteObjects
 
 __all__ = ["values_of_rows"]
 
@@ -43,7 +50,9 @@ class _Refusal(Exception):
 
 
 def values_of_rows(
-    rows: Sequence[tuple[str, str, int, int]], columns: Sequence[tuple[str, str | None]]
+    rows: Sequence[tuple[str, str, int, int]],
+    columns: Sequence[tuple[str, str | None]],
+    objects: RemoteObjects | None = None,
 ) -> list[dict[str, Any]]:
     """Returns the columns' values of each (path, encoding, unit, row in the unit), as JSON can hold them.
 
@@ -55,13 +64,15 @@ def values_of_rows(
         wanted[path, encoding][unit].append((row, place))
     for (path, encoding), units in wanted.items():
         cells_of = _cells_of_records if holds_records(encoding) else _cells_of_columns
-        for place, cells in cells_of(path, encoding, units, columns):
+        for place, cells in cells_of(path, encoding, units, columns, None if is_local(path) else objects):
             values[place] = {column[0]: _plain(cell) for column, cell in zip(columns, cells, strict=True)}
     return values
 
 
-def _cells_of_columns(path: str, _encoding: str, units: _Units, columns: _Columns) -> Iterator[tuple[int, list[Any]]]:
-    with pq.ParquetFile(path) as shard:
+def _cells_of_columns(
+    path: str, _encoding: str, units: _Units, columns: _Columns, objects: RemoteObjects | None
+) -> Iterator[tuple[int, list[Any]]]:
+    with pq.ParquetFile(path if objects is None else _remote_file(path, objects)) as shard:
         names = [_column_named(shard.schema_arrow.names, path, *column) for column in columns]
         for group, places in units.items():
             batches = shard.iter_batches(_BATCH_ROWS, row_groups=[group], columns=list(dict.fromkeys(names)))
@@ -74,10 +85,19 @@ def _cells_of_columns(path: str, _encoding: str, units: _Units, columns: _Column
                 yield place, [_cell(batch, name, row - first) for name in names]
 
 
-def _cells_of_records(path: str, encoding: str, units: _Units, columns: _Columns) -> Iterator[tuple[int, list[Any]]]:
+def _remote_file(path: str, objects: RemoteObjects) -> pa.PythonFile:
+    from o41td.workers.remote_file import RemoteFile
+
+    return pa.PythonFile(RemoteFile(objects, path, objects.stat(path)), mode="r")
+
+
+def _cells_of_records(
+    path: str, encoding: str, units: _Units, columns: _Columns, objects: RemoteObjects | None
+) -> Iterator[tuple[int, list[Any]]]:
     record: dict[str, Any] = {}
     codec = msgspec.json if encoding == JSON_LINES else msgspec.msgpack
-    feed = open_feed(open(path, "rb"), encoding, max_record_bytes=_MAX_RECORD_BYTES)  # noqa: SIM115 - it is closed below
+    file = open_record_file(path, objects, None if objects is None else objects.stat(path))
+    feed = open_feed(file, encoding, max_record_bytes=_MAX_RECORD_BYTES)
     try:
         for row, place in sorted(place for places in units.values() for place in places):
             if row >= feed.position:  # a small source's row may come more than once in a batch
@@ -122,7 +142,8 @@ def _plain(value: Any) -> Any:
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         rows = [(path, encoding, unit, row) for path, encoding, unit, row in request["rows"]]
-        return {"values": values_of_rows(rows, [(name, alias) for name, alias in request["columns"]])}
+        objects = objects_of(request["storage"], [path for path, *_ in rows])
+        return {"values": values_of_rows(rows, [(name, alias) for name, alias in request["columns"]], objects)}
     except _Refusal as refusal:
         return {"refusal": str(refusal)}
     except Exception as error:  # noqa: BLE001 - whatever a damaged file does to a reader is the answer

@@ -2,7 +2,7 @@
 
 Local files are opened plainly and never memory-mapped: a mapped file that is cut short is a SIGBUS, an open one an
 error. The file's size and mtime are looked at after it was opened, so they belong to what is read or to something
-newer.
+newer. Remote shards are read through `RemoteObjects`, which compares size and etag with every answer.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ import hashlib
 import os
 import stat
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
 from o41td.errors import ChangedDataError, CorruptDataError, DataError, MissingShardError, StorageError
+from o41td.index import version_of_etag
+from o41td.workers.object_store import ObjectInfo, compares_answers
+
+if TYPE_CHECKING:
+    from o41td.workers.remote_objects import RemoteObjects
 
 __all__ = [
     "ShardIdentity",
@@ -27,6 +32,7 @@ __all__ = [
     "indexed_identity",
     "open_shard_file",
     "raise_failure",
+    "remote_version",
 ]
 
 _HEAD_BYTES = 32 << 10
@@ -42,6 +48,11 @@ class ShardIdentity:
     size_bytes: int
     mtime_ns: int
     etag: str | None = None
+
+    @property
+    def info(self) -> ObjectInfo:
+        """The same of a remote object."""
+        return ObjectInfo(self.size_bytes, self.etag)
 
     def check(self, now: ShardIdentity, *, source: str | None, shard: str) -> None:
         """Compares the shard as it was indexed with the shard as it is now.
@@ -62,12 +73,12 @@ class ShardIdentity:
             )
 
 
-def identity_of(path: str, filesystem: Any = None, *, source: str | None = None) -> ShardIdentity:
+def identity_of(path: str, objects: RemoteObjects | None = None, *, source: str | None = None) -> ShardIdentity:
     """The identity of the shard at `path` now.
 
     Args:
-        path: A local path, or a path of the filesystem.
-        filesystem: An fsspec filesystem, or None for this machine's files.
+        path: A local path, or the URI of a remote object.
+        objects: Where remote shards are read, or None for this machine's files.
         source: The source's name, for errors.
 
     Raises:
@@ -77,14 +88,11 @@ def identity_of(path: str, filesystem: Any = None, *, source: str | None = None)
         StorageError: The store does not say.
     """
     try:
-        if filesystem is not None:
-            info = filesystem.info(path)
-            etag = info.get("ETag") or info.get("etag")
-            return ShardIdentity(
-                size_bytes=int(info["size"]), mtime_ns=0, etag=None if etag is None else str(etag).strip('"')
-            )
+        if objects is not None:
+            info = objects.stat(path)
+            return ShardIdentity(size_bytes=info.size_bytes, mtime_ns=0, etag=info.etag)
         found = os.stat(path)
-    except OSError as error:
+    except (OSError, DataError) as error:
         raise failure_of(error, source=source, shard=path) from error
     if not stat.S_ISREG(found.st_mode):
         kind = "folder" if stat.S_ISDIR(found.st_mode) else "pipe, socket or device"
@@ -94,7 +102,7 @@ def identity_of(path: str, filesystem: Any = None, *, source: str | None = None)
 
 def indexed_identity(
     path: str,
-    filesystem: Any = None,
+    objects: RemoteObjects | None = None,
     *,
     source: str | None = None,
     size_bytes: int | None = None,
@@ -107,7 +115,9 @@ def indexed_identity(
         ChangedDataError: It is another one now.
         DataError: As `identity_of`.
     """
-    now = identity_of(path, filesystem, source=source)
+    if objects is not None and size_bytes is not None and compares_answers(path):
+        return ShardIdentity(size_bytes=size_bytes, mtime_ns=0, etag=etag)
+    now = identity_of(path, objects, source=source)
     if size_bytes is None:
         return now
     mtime_ns = now.mtime_ns if mtime_ns is None else mtime_ns
@@ -116,38 +126,45 @@ def indexed_identity(
     return indexed
 
 
-def check_unchanged(identity: ShardIdentity, path: str, filesystem: Any = None, *, source: str | None = None) -> None:
-    """Looks whether a local file is still the one of this identity; other stores are asked when a shard is opened.
+def check_unchanged(
+    identity: ShardIdentity, path: str, objects: RemoteObjects | None = None, *, source: str | None = None
+) -> None:
+    """Looks whether a local file is still the one of this identity; of a remote one every answer tells.
 
     Raises:
         ChangedDataError: It is not.
         DataError: As `identity_of`.
     """
-    if filesystem is None:
+    if objects is None:
         identity.check(identity_of(path, source=source), source=source, shard=path)
 
 
-def open_shard_file(path: str, filesystem: Any = None) -> Any:
-    """Opens a shard for reading at any place; the caller closes it."""
-    # As bytes: file names need not be text, and Arrow takes text for UTF-8.
-    return (
-        pa.OSFile(os.fsencode(path), "rb")
-        if filesystem is None
-        else pa.PythonFile(filesystem.open(path, "rb"), mode="r")
-    )
+def open_shard_file(path: str) -> Any:
+    """Opens a local shard for reading at any place; the caller closes it."""
+    return pa.OSFile(os.fsencode(path), "rb")  # as bytes: file names need not be text, and Arrow takes text for UTF-8
+
+
+def remote_version(identity: ShardIdentity, tail: Any) -> str:
+    """What names a remote shard's content: its etag; where it has none, a digest of its size and its end.
+
+    Args:
+        identity: The shard's.
+        tail: The last bytes of it.
+    """
+    if identity.etag is not None:
+        return version_of_etag(identity.etag)
+    digest = hashlib.blake2b(identity.size_bytes.to_bytes(8, "little"), digest_size=8)
+    digest.update(tail)
+    return digest.hexdigest()
 
 
 def content_version(file: Any, identity: ShardIdentity) -> str:
     """A digest of size, head, tail (the footer) and 16 samples between: 16 hex digits.
 
-    Derived from content, so a copy with another mtime has the same version and a rewritten file another one. An object
-    with an etag is named by that and nothing is read.
+    Derived from content, so a copy with another mtime has the same version and a rewritten file another one.
     """
     size = identity.size_bytes
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=8)
-    if identity.etag is not None:
-        digest.update(identity.etag.encode())
-        return digest.hexdigest()
     middle = max(0, size - _HEAD_BYTES - _TAIL_BYTES)
     ranges = [(0, min(size, _HEAD_BYTES)), (max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES))]
     ranges += [
@@ -164,6 +181,8 @@ def failure_of(
 ) -> DataError | StorageError:
     """Turns what a read raised into the error that names the shard and says why in one line."""
     if isinstance(error, DataError | StorageError):
+        if isinstance(error, DataError) and error.source is None:
+            error.source = source  # the storage thread knows objects, and not whose they are
         return error
     reason = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, FileNotFoundError):

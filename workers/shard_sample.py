@@ -2,8 +2,9 @@
 
 ``python -P -m o41td.workers.shard_sample`` reads one JSON document from standard input,
 
-    {"max_row_group_bytes": n, "samples": [{"source", "encoding", "path", "fields": [FieldPlan records], "row_group",
-     "group_rows", "first_row", "decoding_bytes", "take"}, …]}
+    {"max_row_group_bytes": n, "storage": a StorageSettings record, "samples": [{"source", "encoding", "path",
+     "size_bytes", "etag", "fields": [FieldPlan records], "row_group", "group_rows", "first_row", "decoding_bytes",
+     "take"}, …]}
 
 and prints a line for each sample, in order, once it is done: ``{"rows", "decode_s", "checksums", "pad", "refused"}`` or
 ``{"error": text}``. A file that ends this process is the one whose line is missing.
@@ -16,16 +17,21 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from o41td.encodings import holds_records
 from o41td.errors import O41Error
 from o41td.fields import FieldPlan
+from o41td.listing import is_local
+from o41td.workers.child_storage import objects_of
 from o41td.workers.parquet import ReaderPool
+from o41td.workers.ranges import ByteRange, column_ranges
 from o41td.workers.shard_file import open_shard_file
+
+if TYPE_CHECKING:
+    from o41td.workers.remote_objects import RemoteObjects
 
 __all__ = ["has_page_checksum", "look_at_sample"]
 
@@ -56,7 +62,9 @@ def has_page_checksum(header: bytes) -> bool | None:
     return None
 
 
-def look_at_sample(sample: Mapping[str, Any], max_row_group_bytes: int) -> dict[str, Any]:
+def look_at_sample(
+    sample: Mapping[str, Any], max_row_group_bytes: int, objects: RemoteObjects | None = None
+) -> dict[str, Any]:
     """Decodes the first rows of a row group as a stream would, and says what was seen.
 
     Returns:
@@ -72,9 +80,7 @@ def look_at_sample(sample: Mapping[str, Any], max_row_group_bytes: int) -> dict[
     fields = [FieldPlan.from_record(record) for record in sample["fields"]]
     take, encoding = sample["take"], sample["encoding"]
     started = time.perf_counter()
-    reader = ReaderPool(max_row_group_bytes=max_row_group_bytes).reader(
-        0, sample["path"], fields, encoding=encoding, source=sample["source"]
-    )
+    reader = _reader_of(sample, fields, max_row_group_bytes, objects)
     table = reader.read_rows(
         sample["row_group"], 0, take, group_rows=sample["group_rows"], decoding_bytes=sample["decoding_bytes"]
     )
@@ -91,8 +97,8 @@ def look_at_sample(sample: Mapping[str, Any], max_row_group_bytes: int) -> dict[
     return {
         "rows": take,
         "decode_s": decode_s,
-        "checksums": None if holds_records(encoding) else _checksums_of(sample["path"], sample["row_group"], reader),
-        "pad": {} if refused is not None else _pad_of(sample, fields, arrays, max_row_group_bytes),
+        "checksums": None if holds_records(encoding) else _checksums_of(sample, reader, objects),
+        "pad": {} if refused is not None else _pad_of(sample, fields, arrays, max_row_group_bytes, objects),
         "refused": None if refused is None else {"rows": len(refused.rows), "error": str(refused.error)},
     }
 
@@ -101,16 +107,33 @@ def _arrays_of(fields: Sequence[FieldPlan], rows: int) -> dict[str, Any]:
     return {field.name: np.zeros((rows, *field.shape), field.numpy_dtype) for field in fields}
 
 
+def _reader_of(
+    sample: Mapping[str, Any], fields: Sequence[FieldPlan], max_row_group_bytes: int, objects: RemoteObjects | None
+) -> Any:
+    is_here = is_local(sample["path"])
+    return ReaderPool(max_row_group_bytes=max_row_group_bytes, objects=objects).reader(
+        0,
+        sample["path"],
+        fields,
+        encoding=sample["encoding"],
+        source=sample["source"],
+        size_bytes=None if is_here else sample["size_bytes"],
+        etag=None if is_here else sample["etag"],
+    )
+
+
 def _pad_of(
-    sample: Mapping[str, Any], fields: Sequence[FieldPlan], arrays: Mapping[str, Any], max_row_group_bytes: int
+    sample: Mapping[str, Any],
+    fields: Sequence[FieldPlan],
+    arrays: Mapping[str, Any],
+    max_row_group_bytes: int,
+    objects: RemoteObjects | None,
 ) -> dict[str, float]:
     """The share of padding by list field: padding is what differs where only `pad` does, however lists are nested."""
     lists = [replace(field, pad=_other_pad(field)) for field in fields if field.shape]
     if not lists:
         return {}
-    reader = ReaderPool(max_row_group_bytes=max_row_group_bytes).reader(
-        0, sample["path"], lists, encoding=sample["encoding"], source=sample["source"]
-    )
+    reader = _reader_of(sample, lists, max_row_group_bytes, objects)
     take = sample["take"]
     table = reader.read_rows(
         sample["row_group"], 0, take, group_rows=sample["group_rows"], decoding_bytes=sample["decoding_bytes"]
@@ -132,31 +155,34 @@ def _bits(array: Any) -> Any:
     return array.view(f"u{array.dtype.itemsize}")
 
 
-def _checksums_of(path: str, row_group: int, reader: Any) -> bool | None:
+def _checksums_of(sample: Mapping[str, Any], reader: Any, objects: RemoteObjects | None) -> bool | None:
     """Whether the first projected column's first page carries a checksum: writers do it for all or none."""
     indices = reader.plan.column_indices
     if not indices:
         return None
-    with open_shard_file(path) as file:
-        chunk = pq.read_metadata(file).row_group(row_group).column(indices[0])
-        starts = [chunk.data_page_offset]
-        if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-            starts.append(chunk.dictionary_page_offset)
-        file.seek(min(starts))
+    [(start, _stop)] = column_ranges(reader.facts.metadata, [sample["row_group"]], indices[:1])
+    if not is_local(sample["path"]):
+        assert objects is not None, "what was read can be read"
+        info = reader.facts.identity.info
+        header = objects.read(sample["path"], ByteRange(start, min(start + _HEADER_BYTES, info.size_bytes)), info)
+        return has_page_checksum(bytes(header))
+    with open_shard_file(sample["path"]) as file:
+        file.seek(start)
         return has_page_checksum(file.read(_HEADER_BYTES))
 
 
-def _answer(sample: Mapping[str, Any], max_row_group_bytes: int) -> dict[str, Any]:
+def _answer(sample: Mapping[str, Any], max_row_group_bytes: int, objects: RemoteObjects | None) -> dict[str, Any]:
     try:
-        return look_at_sample(sample, max_row_group_bytes)
+        return look_at_sample(sample, max_row_group_bytes, objects)
     except O41Error as error:
         return {"error": str(error)}
 
 
 def _main() -> None:
     request = json.load(sys.stdin)
+    objects = objects_of(request["storage"], [sample["path"] for sample in request["samples"]])
     for sample in request["samples"]:
-        sys.stdout.write(json.dumps(_answer(sample, request["max_row_group_bytes"])) + "\n")
+        sys.stdout.write(json.dumps(_answer(sample, request["max_row_group_bytes"], objects)) + "\n")
         sys.stdout.flush()
 
 

@@ -3,11 +3,15 @@
 Two threads. The listener takes messages off the socket, so that the coordinator's death is noticed even while a read
 hangs: then it ends the process at once, whatever the other thread does. The other thread, the main one, does the work
 in the order in which it came; before it decodes a block it asks the kernel to read ahead what the next order needs.
+
+What is remote brings a third, the storage thread. The listener has it fetch what an order needs as soon as that comes,
+so bytes are on their way for all that was ordered.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
 import threading
@@ -15,13 +19,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from o41td.encodings import holds_records
 from o41td.errors import O41Error, error_to_record
 from o41td.fields import FieldPlan
+from o41td.job import SourceJob
+from o41td.listing import is_local
 from o41td.projection import PlanMemory
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
@@ -38,6 +44,9 @@ from o41td.workers.messages import (
     Message,
     PieceBegun,
     ReadFooter,
+    ResolveFailed,
+    ResolveSource,
+    SourceResolved,
     WorkerReady,
     carries_descriptor,
 )
@@ -45,6 +54,10 @@ from o41td.workers.piece import Piece, SourceFormat
 
 if TYPE_CHECKING:
     from o41td.workers.block_cache import BlockCache
+
+if TYPE_CHECKING:
+    from o41td.workers.remote_objects import RemoteObjects
+    from o41td.workers.remote_work import RemoteWork
 
 __all__ = ["Worker"]
 
@@ -67,6 +80,7 @@ class Worker:
         self._decoder: BlockDecoder | None = None
         self._cache: BlockCache | None = None
         self._plans = PlanMemory()
+        self._remote: RemoteWork | None = None
 
     def run(self) -> None:
         """Works until the process is ended by the listener.
@@ -78,6 +92,8 @@ class Worker:
         while True:
             message, descriptor = self._looked_at.popleft() if self._looked_at else self._orders.get()
             match message:
+                case ResolveSource():
+                    self._answer(self._shards_of(message))
                 case ReadFooter():
                     self._answer(self._footer_of(message))
                 case AttachArena():
@@ -86,7 +102,7 @@ class Worker:
                 case DecodeBlock():
                     assert self._decoder is not None
                     self._read_ahead(self._decoder)
-                    decoded = self._decoder.decode(message, partial(self._tell_piece, message.block_id))
+                    decoded = self._decoded(self._decoder, message)
                     self._tell_cache(message.block_id)
                     self._answer(decoded)
                 case _:
@@ -99,7 +115,30 @@ class Worker:
                 descriptor = self._channel.take_descriptor() if carries_descriptor(message) else None
             except ChannelClosed:
                 os._exit(0)
+            self._fetch_ahead(message)
             self._orders.put((message, descriptor))
+
+    def _fetch_ahead(self, message: Message) -> None:
+        match message:
+            case ReadFooter(storage=storage) | ResolveSource(storage=storage) | AttachArena(storage=storage):
+                if storage is not None:
+                    self._reach_stores(storage)
+            case _:
+                pass
+        if self._remote is not None:
+            self._remote.begin(message)
+
+    def _reach_stores(self, storage: dict[str, Any]) -> None:
+        if self._remote is None:
+            from o41td.workers.remote_work import RemoteWork  # what is local does without
+
+            self._remote = RemoteWork(storage, tell=self._answer)
+
+    def _decoded(self, decoder: BlockDecoder, order: DecodeBlock) -> Message:
+        on_piece = partial(self._tell_piece, order.block_id)
+        if self._remote is None:
+            return decoder.decode(order, on_piece)
+        return self._remote.decoded(decoder, order, on_piece)
 
     def _tell_piece(self, block_id: int, piece: int) -> None:
         self._answer(PieceBegun(block_id, piece))
@@ -116,14 +155,31 @@ class Worker:
         except ChannelClosed:
             os._exit(0)
 
+    def _shards_of(self, order: ResolveSource) -> Message:
+        assert self._remote is not None
+        try:
+            shards = self._remote.shards_of(SourceJob.from_record(order.source))
+        except O41Error as error:
+            return ResolveFailed(order.task_id, error_to_record(error))
+        return SourceResolved(order.task_id, shards.to_record())
+
     def _footer_of(self, order: ReadFooter) -> Message:
+        objects = None if order.storage is None or self._remote is None else self._remote.objects
         fields = [FieldPlan.from_record(record) for record in order.fields]
         if order.chain is not None:
-            return self._chain_footer_of(order, fields)
+            return self._chain_footer_of(order, fields, objects)
         if holds_records(order.encoding):
-            return self._count_of(order, fields)
+            return self._count_of(order, fields, objects)
         try:
-            footer = read_footer(None, order.uri, fields, source=order.source, plans=self._plans)
+            footer = read_footer(
+                objects,
+                order.uri,
+                fields,
+                source=order.source,
+                size_bytes=order.size_bytes,
+                etag=order.etag,
+                plans=self._plans,
+            )
         except O41Error as error:
             return FooterFailed(order.task_id, error_to_record(error))
         return FooterRead(
@@ -138,7 +194,7 @@ class Worker:
             version=footer.version,
         )
 
-    def _count_of(self, order: ReadFooter, fields: list[FieldPlan]) -> Message:
+    def _count_of(self, order: ReadFooter, fields: list[FieldPlan], objects: RemoteObjects | None) -> Message:
         from o41td.workers.record_count import count_records  # it brings msgspec, isal and zstandard
 
         try:
@@ -148,6 +204,9 @@ class Worker:
                 fields,
                 known_rows=order.known_rows,
                 source=order.source,
+                size_bytes=order.size_bytes,
+                etag=order.etag,
+                objects=objects,
                 max_row_group_bytes=order.max_row_group_bytes,
                 on_progress=self._teller(order.task_id),
             )
@@ -169,11 +228,11 @@ class Worker:
             version=count.version,
         )
 
-    def _chain_footer_of(self, order: ReadFooter, fields: list[FieldPlan]) -> Message:
+    def _chain_footer_of(self, order: ReadFooter, fields: list[FieldPlan], objects: RemoteObjects | None) -> Message:
         from o41td.workers.chain_reader import read_chain_footer  # it brings the nodes, and msgspec
 
         try:
-            return read_chain_footer(order, fields, self._teller(order.task_id))
+            return read_chain_footer(order, fields, objects, self._teller(order.task_id))
         except O41Error as error:
             return FooterFailed(order.task_id, error_to_record(error))
 
@@ -195,6 +254,18 @@ class Worker:
             self._arena = map_arena(descriptor, layout, writable=True)
         finally:
             os.close(descriptor)
+        sources = [
+            SourceFormat(
+                name,
+                tuple(FieldPlan.from_record(record) for record in fields),
+                encoding,
+                chain,
+                None if columns is None else tuple(columns),
+            )
+            for name, fields, encoding, chain, columns in zip(
+                order.source_names, order.sources, order.encodings, order.chains, order.columns, strict=True
+            )
+        ]
         if order.cache_dir is not None:
             from o41td.workers.block_cache import BlockCache  # it brings isal
             from o41td.workers.block_cache_folder import CacheFolder
@@ -203,16 +274,15 @@ class Worker:
         self._decoder = BlockDecoder(
             {region.name: self._arena.region(region.name) for region in layout.fields},
             layout.block_rows,
-            [
-                SourceFormat(name, tuple(FieldPlan.from_record(record) for record in fields), encoding, chain)
-                for name, fields, encoding, chain in zip(
-                    order.source_names, order.sources, order.encodings, order.chains, strict=True
-                )
-            ],
+            sources,
             max_row_group_bytes=order.max_row_group_bytes,
             max_held_units=order.max_held_units,
+            objects=None if self._remote is None else self._remote.objects,
+            facts=None if self._remote is None else self._remote.facts,
             cache=self._cache,
         )
+        if self._remote is not None:
+            self._remote.attach(self._decoder, sources, max_row_group_bytes=order.max_row_group_bytes)
         threading.Thread(target=self._populate, args=(self._arena,), name="o41td-populate", daemon=True).start()
 
     def _populate(self, arena: MappedArena) -> None:
@@ -227,7 +297,9 @@ class Worker:
                 self._looked_at.append(self._orders.get_nowait())
         for order, _descriptor in self._looked_at:
             if isinstance(order, DecodeBlock):
-                for piece in map(Piece._make, order.pieces[:_READ_AHEAD_PIECES]):
+                for piece in itertools.starmap(Piece, order.pieces[:_READ_AHEAD_PIECES]):
+                    if not (is_local(piece.uri) or decoder.is_kept(order.source, piece)):
+                        continue  # it is being fetched
                     with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
                         decoder.will_need(order.source, piece)
                 return

@@ -26,6 +26,9 @@ Target = Annotated[Path, typer.Argument(help="A config, or a checkpoint.")]
 IndexTargets = Annotated[list[Path], typer.Argument(help="A config or a checkpoint; or files, folders and globs.")]
 Rank = Annotated[int, typer.Option("--rank", help="This training process's number, from 0.")]
 WorldSize = Annotated[int, typer.Option("--world-size", help="How many training processes share the order.")]
+Storage = Annotated[
+    Path | None, typer.Option("--storage", help="Settings to reach remote storage: a .toml or .json file.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 Debug = Annotated[bool, typer.Option("--debug", help="On an error, print the traceback too.")]
 
@@ -66,6 +69,7 @@ def run(
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on from this checkpoint, which must fit CONFIG.")
     ] = None,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
@@ -82,6 +86,7 @@ def run(
         num_batches=batches,
         checkpoint_path=checkpoint,
         resume_path=resume,
+        storage_path=storage,
         as_json=as_json,
     )
 
@@ -96,6 +101,7 @@ def serve(
     world_size: Annotated[
         int | None, typer.Option("--world-size", help="How many ranks there are on all hosts; with a range of --ranks.")
     ] = None,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
@@ -105,7 +111,7 @@ def serve(
     """
     from o41td.cli.serve import serve_config
 
-    serve_config(config, name=name, ranks=ranks, world_size=world_size, as_json=as_json)
+    serve_config(config, name=name, ranks=ranks, world_size=world_size, storage_path=storage, as_json=as_json)
 
 
 @app.command()
@@ -153,13 +159,22 @@ def plan(
         Path | None, typer.Option("--plot", help="Draw the curriculum here: each source's share over the steps.")
     ] = None,
     diff: Annotated[Path | None, typer.Option("--diff", help="Another config: print in what its plan differs.")] = None,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
     """Say what a config comes to, without streaming: rows, batches, bytes and memory. Only footers are read."""
     from o41td.cli.plan import show_plan
 
-    show_plan(config, rank=rank, world_size=world_size, plot_path=plot, other_path=diff, as_json=as_json)
+    show_plan(
+        config,
+        rank=rank,
+        world_size=world_size,
+        plot_path=plot,
+        other_path=diff,
+        storage_path=storage,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -167,17 +182,18 @@ def check(
     config: ConfigPath,
     rank: Rank = 0,
     world_size: WorldSize = 1,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> int:
     """Probe this host, the shards and the config: ok, warn or fail (exit 1), and what to do. Reads a small sample."""
     from o41td.cli.check import show_check
 
-    return 0 if show_check(config, rank=rank, world_size=world_size, as_json=as_json) else 1
+    return 0 if show_check(config, rank=rank, world_size=world_size, storage_path=storage, as_json=as_json) else 1
 
 
 @app.command()
-def index(targets: IndexTargets, as_json: AsJson = False, _debug: Debug = False) -> None:
+def index(targets: IndexTargets, storage: Storage = None, as_json: AsJson = False, _debug: Debug = False) -> None:
     """Read every footer into the index cache, so that streams open at once, and show what is known of the shards.
 
     Of files, folders or globs without a config: what shards they are, and which columns they have.
@@ -185,7 +201,7 @@ def index(targets: IndexTargets, as_json: AsJson = False, _debug: Debug = False)
     if len(targets) == 1 and targets[0].suffix.lower() in (".toml", ".json", ".yaml", ".yml"):
         from o41td.cli.index import show_index
 
-        show_index(targets[0], as_json=as_json)
+        show_index(targets[0], storage_path=storage, as_json=as_json)
         return
     from o41td.cli.bare_index import show_files
 
@@ -370,6 +386,7 @@ def trace(
     show: Annotated[
         list[str] | None, typer.Option("--show", help="Print this column's (or field's) values too; may be repeated.")
     ] = None,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
@@ -382,7 +399,7 @@ def trace(
     question = TraceQuestion(
         batch=batch, step=step, rank=rank, shard=shard, row=row, epochs=epochs, columns=tuple(show or ())
     )
-    show_trace(target, question, world_size=world_size, as_json=as_json)
+    show_trace(target, question, world_size=world_size, storage_path=storage, as_json=as_json)
 
 
 @app.command()
@@ -390,13 +407,14 @@ def verify(
     first: Target,
     second: Target,
     world_size: WorldSize = 1,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> int:
     """Say whether two configs or checkpoints are the same stream; if not, where they part and why (exit 1)."""
     from o41td.cli.verify import show_comparison
 
-    return 0 if show_comparison(first, second, world_size=world_size, as_json=as_json) else 1
+    return 0 if show_comparison(first, second, world_size=world_size, storage_path=storage, as_json=as_json) else 1
 
 
 def run_app(arguments: list[str] | None = None) -> NoReturn:

@@ -20,13 +20,16 @@ __all__ = ["check_view", "show_check"]
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-def show_check(config_path: Path, *, rank: int, world_size: int, as_json: bool) -> bool:
+def show_check(
+    config_path: Path, *, rank: int, world_size: int, storage_path: Path | None = None, as_json: bool
+) -> bool:
     """Print the probes; returns whether none fails.
 
     Args:
         config_path: the config.
         rank: whose loader is meant.
         world_size: how many ranks there are.
+        storage_path: settings to reach remote storage; None where all is local.
         as_json: for programs.
 
     Raises:
@@ -36,12 +39,13 @@ def show_check(config_path: Path, *, rank: int, world_size: int, as_json: bool) 
     """
     from o41td import BatchStreamConfig
     from o41td.checking import check
+    from o41td.cli.storage import storage_of
     from o41td.rank_info import check_rank
 
     rank, world_size = check_rank(rank, world_size)
     config = BatchStreamConfig.load(config_path)
     with opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:
-        record = check(config, rank, world_size, progress=on_footer)
+        record = check(config, rank, world_size, storage=storage_of(storage_path), progress=on_footer)
     if as_json:
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
     else:

@@ -21,11 +21,12 @@ __all__ = ["index_record", "shards_table", "show_index"]
 _MOST_SHARDS_SHOWN = 64
 
 
-def show_index(config_path: Path, *, as_json: bool) -> None:
+def show_index(config_path: Path, *, storage_path: Path | None = None, as_json: bool) -> None:
     """Print each shard's rows, row groups, bytes and version.
 
     Args:
         config_path: a config or a checkpoint.
+        storage_path: settings to reach remote storage; None where all is local.
         as_json: for programs.
 
     Raises:
@@ -33,10 +34,11 @@ def show_index(config_path: Path, *, as_json: bool) -> None:
 
     Blocks: until every footer that the cache lacks is read, by workers.
     """
+    from o41td.cli.storage import storage_of
     from o41td.outline import read_outline
 
     with opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:
-        outline = read_outline(config_path, progress=on_footer)
+        outline = read_outline(config_path, storage=storage_of(storage_path), progress=on_footer)
     stages = range(len(outline.job.stages))
     records = [index_record(source) for stage in stages for source in outline.sources_of(stage)]
     if as_json:

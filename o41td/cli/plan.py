@@ -38,6 +38,7 @@ def show_plan(
     world_size: int,
     plot_path: Path | None = None,
     other_path: Path | None = None,
+    storage_path: Path | None = None,
     as_json: bool,
 ) -> None:
     """Print a config's plan, or how it differs from another's.
@@ -48,6 +49,7 @@ def show_plan(
         world_size: how many ranks there are.
         plot_path: where to draw the curriculum, a PNG, PDF or SVG.
         other_path: another config, to print the differences.
+        storage_path: settings to reach remote storage; None where all is local.
         as_json: for programs.
 
     Raises:
@@ -57,6 +59,7 @@ def show_plan(
     Blocks: until every footer is read.
     """
     from o41td import BatchStreamConfig
+    from o41td.cli.storage import storage_of
     from o41td.document_differences import differences_of
     from o41td.outline import read_outline
     from o41td.planning import plan_of
@@ -65,11 +68,19 @@ def show_plan(
     rank, world_size = check_rank(rank, world_size)
     if plot_path is not None:
         check_plot(plot_path)
+    storage = storage_of(storage_path)
     paths = [config_path] if other_path is None else [config_path, other_path]
     configs = [BatchStreamConfig.load(path) for path in paths]
     with opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:
         outlines = [
-            read_outline(config, rank=rank, world_size=world_size, progress=on_footer, whatever_the_memory=False)
+            read_outline(
+                config,
+                rank=rank,
+                world_size=world_size,
+                storage=storage,
+                progress=on_footer,
+                whatever_the_memory=False,
+            )
             for config in configs
         ]
     records = [plan_of(outline, rank) for outline in outlines]

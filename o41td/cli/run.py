@@ -19,7 +19,7 @@ from o41td.cli.summary import print_run_summary
 from o41td.cli.wording import count_text
 
 if TYPE_CHECKING:
-    from o41td import BatchStream, BatchStreamConfig
+    from o41td import BatchStream, BatchStreamConfig, StorageConfig
 
 __all__ = ["run_config"]
 
@@ -32,6 +32,7 @@ def run_config(
     num_batches: int | None,
     checkpoint_path: Path | None,
     resume_path: Path | None,
+    storage_path: Path | None = None,
     as_json: bool,
 ) -> None:
     """Stream the config's stages in turn and print a summary; its last line is JSON with `as_json`.
@@ -45,6 +46,7 @@ def run_config(
         num_batches: stop after this many batches of this rank; None goes on to the last stage's end.
         checkpoint_path: where to save the position at the end, also after Ctrl-C, SIGTERM, SIGHUP or an error.
         resume_path: a checkpoint to go on from.
+        storage_path: settings to reach remote storage; None where all is local.
         as_json: for programs.
 
     Raises:
@@ -52,8 +54,9 @@ def run_config(
         Interrupted: Ctrl-C, SIGTERM or SIGHUP.
     """
     from o41td import BatchStreamConfig
+    from o41td.cli.storage import storage_of
 
-    config = BatchStreamConfig.load(config_path)
+    config, storage = BatchStreamConfig.load(config_path), storage_of(storage_path)
     if checkpoint_path is not None and (checkpoint_path.is_dir() or not checkpoint_path.absolute().parent.is_dir()):
         raise UsageProblem(f"--checkpoint {checkpoint_path}: this must name a file in a folder that is there")
     console = Console(stderr=True, quiet=as_json)
@@ -65,7 +68,14 @@ def run_config(
         with asked_to_end(), contextlib.ExitStack() as stack:
             with opening_shown(console) as on_footer:
                 stream = stack.enter_context(
-                    _opened(config, resume_path, rank=rank, world_size=world_size, on_footer=on_footer)
+                    _opened(
+                        config,
+                        resume_path,
+                        rank=rank,
+                        world_size=world_size,
+                        storage=storage,
+                        on_footer=on_footer,
+                    )
                 )
             try:
                 stream_legs(
@@ -134,6 +144,7 @@ def _opened(
     *,
     rank: int,
     world_size: int,
+    storage: StorageConfig | None,
     on_footer: Callable[[int, int], None],
 ) -> BatchStream:
     """The stream, from its beginning or from a checkpoint of the same config.
@@ -147,7 +158,7 @@ def _opened(
     from o41td.checkpoint import ORDER_KEYS, differences
 
     if resume_path is None:
-        return open_batch_stream(config, rank=rank, world_size=world_size, progress=on_footer)
+        return open_batch_stream(config, rank=rank, world_size=world_size, storage=storage, progress=on_footer)
     checkpoint = Checkpoint.load(resume_path)
     lanes = checkpoint.config["lanes"] if config.lanes is None else config.lanes
     differing = list(differences(checkpoint, config.to_document() | {"lanes": lanes}))
@@ -161,7 +172,9 @@ def _opened(
     checkpoint = replace(
         checkpoint, config=config.to_document() | kept | {"exclude": checkpoint.config.get("exclude", [])}
     )
-    return resume_batch_stream(checkpoint, rank=rank, world_size=world_size, exclude=config.exclude, progress=on_footer)
+    return resume_batch_stream(
+        checkpoint, rank=rank, world_size=world_size, storage=storage, exclude=config.exclude, progress=on_footer
+    )
 
 
 def _ending_text(asked: AskedToEnd, figures: Figures, saved: Path | None) -> str:

@@ -17,7 +17,15 @@ from o41td.sizes import human_bytes
 __all__ = ["serve_config"]
 
 
-def serve_config(config_path: Path, *, name: str, ranks: str, world_size: int | None, as_json: bool) -> None:
+def serve_config(
+    config_path: Path,
+    *,
+    name: str,
+    ranks: str,
+    world_size: int | None,
+    storage_path: Path | None = None,
+    as_json: bool,
+) -> None:
     """Serve the config's stream under a name until Ctrl-C, SIGTERM or SIGHUP, which is how it is meant to end.
 
     Args:
@@ -25,6 +33,7 @@ def serve_config(config_path: Path, *, name: str, ranks: str, world_size: int | 
         name: what `connect` finds it by.
         ranks: as `served_ranks_of` takes them.
         world_size: how many ranks there are on all hosts; None where `ranks` says it.
+        storage_path: settings to reach remote storage; None where all is local.
         as_json: print a JSON line when it is ready, for programs.
 
     Raises:
@@ -33,10 +42,11 @@ def serve_config(config_path: Path, *, name: str, ranks: str, world_size: int | 
     Blocks: until then.
     """
     from o41td import BatchStreamConfig
+    from o41td.cli.storage import storage_of
     from o41td.serving import keep_serving, request_to_serve, served_name, served_ranks_of
 
     config = BatchStreamConfig.load(config_path)
-    request = request_to_serve(config, name, *served_ranks_of(ranks, world_size))
+    request = request_to_serve(config, name, *served_ranks_of(ranks, world_size), storage=storage_of(storage_path))
     console = Console(stderr=True, highlight=False)
     try:
         with asked_to_end(), served_name(name), opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:

@@ -57,13 +57,16 @@ class TraceQuestion:
             raise UsageProblem("--show goes with --batch or --step")
 
 
-def show_trace(target: Path, question: TraceQuestion, *, world_size: int, as_json: bool) -> None:
+def show_trace(
+    target: Path, question: TraceQuestion, *, world_size: int, storage_path: Path | None = None, as_json: bool
+) -> None:
     """Print the answer.
 
     Args:
         target: a config or checkpoint.
         question: what is asked.
         world_size: how many ranks there are.
+        storage_path: settings to reach remote storage; None where all is local.
         as_json: for programs.
 
     Raises:
@@ -72,6 +75,7 @@ def show_trace(target: Path, question: TraceQuestion, *, world_size: int, as_jso
 
     Blocks: until every footer is read; with columns to show, while a child process reads them.
     """
+    from o41td.cli.storage import storage_of
     from o41td.outline import read_outline
     from o41td.rank_info import check_rank
     from o41td.row_values import add_values
@@ -79,8 +83,9 @@ def show_trace(target: Path, question: TraceQuestion, *, world_size: int, as_jso
 
     question.check()
     check_rank(question.rank, world_size)
+    storage = storage_of(storage_path)
     with opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:
-        outline = read_outline(target, world_size=world_size, progress=on_footer)
+        outline = read_outline(target, world_size=world_size, storage=storage, progress=on_footer)
     if question.shard is not None and question.row is not None:
         record = trace_row(outline, question.shard, question.row, epochs=question.epochs)
     else:
@@ -88,7 +93,7 @@ def show_trace(target: Path, question: TraceQuestion, *, world_size: int, as_jso
         assert batch is not None
         record = trace_batch(outline, batch)
         if question.columns:
-            add_values(outline, record["stage"], record["rows"], question.columns)
+            add_values(outline, record["stage"], record["rows"], question.columns, storage=storage)
     if as_json:
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
     else:

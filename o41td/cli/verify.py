@@ -19,13 +19,16 @@ __all__ = ["comparison_view", "show_comparison"]
 _MOST_TEXT = 160
 
 
-def show_comparison(first: Path, second: Path, *, world_size: int, as_json: bool) -> bool:
+def show_comparison(
+    first: Path, second: Path, *, world_size: int, storage_path: Path | None = None, as_json: bool
+) -> bool:
     """Print whether two streams are the same, and return it.
 
     Args:
         first: a config or checkpoint.
         second: another.
         world_size: the lanes of a config that names none.
+        storage_path: settings to reach remote storage; None where all is local.
         as_json: for programs.
 
     Raises:
@@ -33,11 +36,15 @@ def show_comparison(first: Path, second: Path, *, world_size: int, as_json: bool
 
     Blocks: until all footers are read, and while batches are worked out.
     """
+    from o41td.cli.storage import storage_of
     from o41td.outline import read_outline
     from o41td.verifying import compare_streams
 
+    storage = storage_of(storage_path)
     with opening_shown(Console(stderr=True, quiet=as_json)) as on_footer:
-        outlines = [read_outline(path, world_size=world_size, progress=on_footer) for path in (first, second)]
+        outlines = [
+            read_outline(path, world_size=world_size, storage=storage, progress=on_footer) for path in (first, second)
+        ]
         record = compare_streams(*outlines)
     if as_json:
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this

@@ -18,6 +18,7 @@ from o41td.coordinator.events import (
     TimePassed,
     WorkerBecameReady,
     WorkerExited,
+    WorkerWaited,
 )
 
 __all__ = ["EventStory"]
@@ -59,7 +60,7 @@ def _brief(event: Event) -> str:
             about = f"rank {event.rank}"
         case BlockWasDecoded() | BlockWasRefused() | PieceWasBegun():
             about = f"worker {event.worker}, block {event.handle}"
-        case WorkerBecameReady() | WorkerExited():
+        case WorkerBecameReady() | WorkerExited() | WorkerWaited():
             about = f"worker {event.worker}"
         case TimePassed():
             about = f"{event.now_s:.1f} s"

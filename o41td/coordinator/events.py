@@ -34,6 +34,7 @@ __all__ = [
     "TimePassed",
     "WorkerBecameReady",
     "WorkerExited",
+    "WorkerWaited",
 ]
 
 
@@ -129,6 +130,13 @@ class WorkerExited:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerWaited:
+    """A worker waits for a store that is slow or away, which it asks again and again: it is not stuck."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlockWasDecoded:
     """A slot holds a block, but for its `bad` rows."""
 
@@ -168,6 +176,7 @@ Event = (
     | BatchesWereGathered
     | WorkerBecameReady
     | WorkerExited
+    | WorkerWaited
     | BlockWasDecoded
     | BlockWasRefused
     | PieceWasBegun

@@ -20,7 +20,7 @@ from o41td.exclusions import Exclusions
 from o41td.host_memory import own_bytes
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
-from o41td.workers.messages import BatchesGathered, BlockDecoded, CacheUsed, ServeFrom
+from o41td.workers.messages import BatchesGathered, BlockDecoded, CacheUsed, ServeFrom, StorageUsed
 
 __all__ = ["FIGURES_FORMAT", "LoaderFigures", "opening_record"]
 
@@ -30,6 +30,7 @@ FIGURES_FORMAT = 1
 _WINDOW_S = 10.0
 _LOOK_S = 1.0
 _WORK = ("fetch_s", "decode_s", "project_s")
+_OF_STORAGE = ("requests", "retries", "renewals", "requested_bytes", "received_bytes")
 _OF_RANK = ("batches", "rows", "wait_s")
 _OF_CACHE = ("hits", "misses", "read_bytes", "written_bytes", "evicted_files", "evicted_bytes", "broken_files")
 
@@ -87,6 +88,8 @@ class LoaderFigures:
         self._ranks: dict[int, _RankFigures] = {}
         self._seen: dict[int, tuple[StageOrder, int]] = {}  # each stage visited, and its position when it was left
         self._since_s = 0.0
+        self._in_flight: dict[int, int] = {}  # requests to stores, by worker
+        self.last_storage_error: str | None = None
 
     def note_serve(self, message: ServeFrom, order: StageOrder, excluded: Exclusions) -> None:
         """A rank was served from a new place on."""
@@ -135,6 +138,25 @@ class LoaderFigures:
             (f"rows of source {stage}/{source}", message.rows),
         ):
             self._counts[name] = self._counts.get(name, 0.0) + count
+
+    def note_storage(self, worker: int, message: StorageUsed) -> None:
+        """A worker told what it has asked of stores."""
+        for name in _OF_STORAGE:
+            self._counts[f"storage {name}"] = self._counts.get(f"storage {name}", 0.0) + getattr(message, name)
+        self._in_flight[worker] = message.in_flight
+        self.last_storage_error = message.last_fault or self.last_storage_error
+
+    def _storage(self, growth: Mapping[str, float], elapsed_s: float) -> dict[str, Any] | None:
+        """What stores were asked for; None where nothing is remote."""
+        if not self._in_flight:
+            return None
+        counts = {name: int(self._counts.get(f"storage {name}", 0)) for name in _OF_STORAGE}
+        return {
+            **counts,
+            "in_flight": sum(self._in_flight.values()),
+            "bytes_per_s": growth.get("storage received_bytes", 0.0) / max(1e-9, elapsed_s),
+            "last_error": self.last_storage_error,
+        }
 
     def note_cache(self, stage: int, source: int, message: CacheUsed) -> None:
         """A worker has used the block cache for a block of a source."""
@@ -213,6 +235,7 @@ class LoaderFigures:
                 "used_bytes": size.layout.total_bytes + sum(own_bytes(pid) or 0 for pid in own),
                 "terms": dict(size.bound.terms),
             },
+            "storage": self._storage(growth, elapsed_s),
             "cache": None if cache_dir is None else {"dir": cache_dir, **self._cache, "failure": self.cache_failure},
             "uptime_s": now_s - self._since_s if self._since_s else 0.0,
             "recent": {"window_s": elapsed_s, **{count: growth[count] for count in recent}},

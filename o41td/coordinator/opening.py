@@ -2,6 +2,7 @@
 
 `IndexReading` plans and keeps the results; the server gives its tasks to workers. Shards are opened in workers, never
 here: asking pyarrow about an encrypted column aborts the process that asks, and a worker is the one that may die.
+Stores are listed in workers as well, who have what it takes to reach them; the local files of a source are listed here.
 
 What need not be read is not: the index cache knows shards by their size, time and inode; the row count of a shard of
 records is the same for all fields, so it is cached apart from them; and where config or manifest state the rows of
@@ -19,9 +20,10 @@ import numpy as np
 from o41td.encodings import NODE, holds_records
 from o41td.errors import ChangedDataError, ConfigError, MissingShardError, O41Error
 from o41td.fields import field_bytes
-from o41td.index import ShardEntry, ShardUnits, SourceIndex, index_source
+from o41td.index import ShardEntry, ShardUnits, SourceIndex, index_source, version_of_etag
 from o41td.index_cache import FileIdentity, IndexCache, default_cache_folder, file_identity
 from o41td.job import SourceJob, StreamJob
+from o41td.listing import is_local
 from o41td.source_shards import ListedShard, ManifestShelf, SourceShards
 from o41td.workers.messages import FooterRead, ReadFooter
 
@@ -52,6 +54,21 @@ class _Wanted:
     runs_chain: bool = False
     error: O41Error | None = None
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file of this machine."""
+        return is_local(self.path)
+
+    @property
+    def etag(self) -> str | None:
+        """A remote shard's, where its store has them."""
+        return self.identity[2] if isinstance(self.identity[2], str) else None
+
+    @property
+    def may_be_cached(self) -> bool:
+        """Whether its identity tells it from what replaces it."""
+        return self.identity[2] is not None
+
 
 class IndexReading:
     """The index of a job in the making."""
@@ -62,9 +79,10 @@ class IndexReading:
         *,
         storage: dict[str, Any] | None,
         expected: Sequence[dict[str, Any]] | None,
+        resolved: Mapping[tuple[int, int], SourceShards] | None = None,
         on_look_up: Callable[[int, int], None] = lambda _known, _listed: None,
     ) -> None:
-        """Lists the shards of every source, and takes from the cache what is there.
+        """Lists the shards of every source, but for those that are `resolved`, and takes from the cache what is there.
 
         `on_look_up` is called now and then meanwhile, with how many shards are known and listed: of a million files it
         takes a while to ask for their sizes and times.
@@ -84,7 +102,7 @@ class IndexReading:
         shelf = ManifestShelf()
         for stage, stage_job in enumerate(job.stages):
             for number, source in enumerate(stage_job.sources):
-                listed = self._listed[stage, number] = shelf.shards_of(source)
+                listed = self._listed[stage, number] = (resolved or {}).get((stage, number)) or shelf.shards_of(source)
                 self._of_source[stage, number] = self._wanted_by(source, listed, self._expected.get((stage, number)))
         self._tasks = [wanted for wanted in self._wanted.values() if wanted.is_task]
         self.num_shards = len(self._wanted)
@@ -101,10 +119,12 @@ class IndexReading:
                 encoding=wanted.encoding,
                 known_rows=None if rows is None else int(rows.sum()),
                 max_row_group_bytes=self._job.max_row_group_bytes,
+                size_bytes=None if wanted.is_local else wanted.identity[0],
+                etag=None if wanted.is_local else wanted.etag,
                 fields=[field.to_record() for field in wanted.source.fields],
                 chain=_parcel_of(wanted),
-                columns=_columns_of(wanted.source),
-                storage=self._storage,
+                columns=wanted.source.columns,
+                storage=None if wanted.is_local else self._storage,
             )
 
     def shard_of(self, task_id: int) -> tuple[str, str]:
@@ -126,9 +146,7 @@ class IndexReading:
         ]
         self.num_done += 1
         wanted.units = _units_of(wanted.path, value)
-        if (message.size_bytes, message.mtime_ns) != wanted.identity[:2]:
-            return
-        if wanted.encoding == NODE:
+        if not wanted.may_be_cached or (message.size_bytes, message.mtime_ns) != wanted.identity[:2]:
             return
         if not holds_records(wanted.encoding):
             wanted.cache.put(wanted.path, wanted.identity, value)
@@ -198,7 +216,8 @@ class IndexReading:
                 _uri, rows, _size, version = resumed.get(shard.path, (None, None, None, None))
                 stated = shard if rows is None else replace(shard, rows=rows)
                 wanted.stated_rows = stated.unit_rows(listed.encoding)
-                wanted.is_task |= wanted.stated_rows is None or version is not None
+                names_other = version is not None and wanted.etag is None  # an etag says by itself what is there
+                wanted.is_task |= wanted.stated_rows is None or names_other
             found.append(wanted)
         if source.chain is not None:
             self._check_one(found)
@@ -219,6 +238,8 @@ class IndexReading:
 
     def _take_from_cache(self, wanted: _Wanted) -> None:
         cache = wanted.counts if holds_records(wanted.encoding) else wanted.cache
+        if not wanted.may_be_cached:
+            return
         value = cache.get(wanted.path, wanted.identity)
         if value is not None:
             wanted.units = _units_of(wanted.path, value)
@@ -232,7 +253,9 @@ class IndexReading:
     @staticmethod
     def _identity_of(shard: ListedShard, source: SourceJob) -> FileIdentity:
         if source.encoding == NODE:
-            return 0, 0, 0
+            return 0, 0, None
+        if shard.seen is not None:
+            return shard.seen[0], 0, shard.seen[1]
         try:
             return file_identity(shard.path)
         except OSError as error:
@@ -286,10 +309,6 @@ def _parcel_of(wanted: _Wanted) -> bytes | None:
     return wanted.source.chain.parcel if wanted.runs_chain else b""
 
 
-def _columns_of(source: SourceJob) -> list[str] | None:
-    return None if source.chain is None or source.chain.columns is None else list(source.chain.columns)
-
-
 def _units_of(path: str, value: Sequence[Any]) -> ShardUnits:
     rows, decoded, decoding, compressed = (np.frombuffer(column, np.int64) for column in value[:4])
     footer_bytes, size_bytes, mtime_ns, version = value[4:]
@@ -326,10 +345,11 @@ def _all_units(wanted: Sequence[_Wanted], source: SourceJob) -> list[ShardUnits]
 
 def _stated_units(item: _Wanted, decoded_bytes: int, decoding_bytes: int, footer_bytes: int) -> ShardUnits:
     """The units of a shard that was not opened; its bytes are spread over its rows."""
-    size_bytes, mtime_ns, _inode = item.identity
+    size_bytes, mtime_ns, _ = item.identity
+    version = None if item.etag is None else version_of_etag(item.etag)
     total = int(item.stated_rows.sum())
     return ShardUnits(
-        entry=ShardEntry(uri=item.path, rows=total, size_bytes=size_bytes, mtime_ns=mtime_ns, version=None),
+        entry=ShardEntry(uri=item.path, rows=total, size_bytes=size_bytes, mtime_ns=mtime_ns, version=version),
         rows=item.stated_rows,
         decoded_bytes=item.stated_rows * decoded_bytes,
         decoding_bytes=item.stated_rows * decoding_bytes,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
+from collections.abc import Callable
 from typing import Any, assert_never
 
 import numpy as np
@@ -39,10 +40,10 @@ from o41td.coordinator.events import (
     TimePassed,
     WorkerBecameReady,
     WorkerExited,
+    WorkerWaited,
 )
 from o41td.coordinator.excluding_plan import plan_rank
 from o41td.coordinator.figures import LoaderFigures, opening_record
-from o41td.coordinator.footer_desk import FooterDesk
 from o41td.coordinator.opening import IndexReading
 from o41td.coordinator.peer_loop import PeerLoop
 from o41td.coordinator.quarantine import QuarantineFile
@@ -50,15 +51,17 @@ from o41td.coordinator.sizing import LoaderSize, size_loader
 from o41td.coordinator.stand_ins import StandIns
 from o41td.coordinator.state import LoaderState
 from o41td.coordinator.status_port import StatusPort
+from o41td.coordinator.task_desk import FooterDesk, SourceDesk
 from o41td.coordinator.worker_crew import WorkerCrew
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
 from o41td.errors import ConnectError, CoordinatorError, O41Error, error_from_record, error_to_record
 from o41td.host_memory import default_memory_limit_bytes
-from o41td.index import SourceIndex
+from o41td.index import SourceIndex, is_remote_source
 from o41td.job import StreamJob
 from o41td.order.stage import StageOrder
 from o41td.order_lookup import order_of
 from o41td.shm.segment import Segment, create_segment
+from o41td.source_shards import ManifestShelf, SourceShards
 from o41td.workers.channel import Channel, ChannelClosed
 from o41td.workers.messages import (
     AttachArena,
@@ -79,13 +82,18 @@ from o41td.workers.messages import (
     OpenLoader,
     OpenProgress,
     PieceBegun,
+    ResolveFailed,
+    ResolveSource,
     ServeFrom,
+    SourceResolved,
     StatsReply,
     StatsRequest,
+    StorageUsed,
     StreamEnded,
     StreamFailed,
     WorkerReady,
 )
+from o41td.workers.object_store import StorageSettings
 from o41td.workers.supervisor import ChildLog
 
 __all__ = ["LoaderServer"]
@@ -113,7 +121,7 @@ class LoaderServer:
         self._crew = WorkerCrew(pool, self._loop, log, on_message=self._take_from_worker, on_loss=self._lose_worker)
         self._request: OpenLoader | None = None
         self._job: StreamJob | None = None
-        self._desk: FooterDesk | None = None
+        self._desk: FooterDesk | SourceDesk | None = None
         self._sources: list[SourceIndex] = []
         self._by_stage: list[list[SourceIndex]] = []
         self._addresses: BlockAddresses | None = None
@@ -277,7 +285,7 @@ class LoaderServer:
 
     def _read_index(self, job: StreamJob) -> list[SourceIndex]:
         assert self._request is not None
-        told_s, began_s = 0.0, time.monotonic()
+        told_s = 0.0
 
         def tell(num_known: int, num_shards: int) -> None:
             nonlocal told_s
@@ -288,28 +296,67 @@ class LoaderServer:
                 self._tell_all(OpenProgress(*self._footers))
                 self._loop.turn(0)  # the owner may be gone
 
+        resolved = self._resolve_remote_sources(job, tell)
         reading = IndexReading(
-            job, storage=self._request.storage, expected=self._request.expected_sources, on_look_up=tell
+            job,
+            storage=self._storage_record(),
+            expected=self._request.expected_sources,
+            resolved=resolved,
+            on_look_up=tell,
         )
-        self._footers = reading.num_done, reading.num_shards
-        self._desk = desk = FooterDesk(reading)
-        self._give_footers()
+        self._work_off(FooterDesk(reading), job, lambda: tell(reading.num_done, reading.num_shards))
+        return reading.finish()
+
+    def _resolve_remote_sources(
+        self, job: StreamJob, tell: Callable[[int, int], None]
+    ) -> dict[tuple[int, int], SourceShards]:
+        """Returns the shards of every source that names something remote, listed by workers."""
+        shelf = ManifestShelf()
+        remote = [
+            (stage, number, source)
+            for stage, stage_job in enumerate(job.stages)
+            for number, source in enumerate(stage_job.sources)
+            if shelf.needs_store(source)
+        ]
+        if not remote:
+            return {}
+        desk = SourceDesk(
+            ResolveSource(task_id, source.to_record(), self._storage_record())
+            for task_id, (_stage, _number, source) in enumerate(remote)
+        )
+        self._work_off(desk, job, lambda: tell(0, 0))
+        return {remote[task_id][:2]: shards for task_id, shards in desk.resolved().items()}
+
+    def _work_off(self, desk: FooterDesk | SourceDesk, job: StreamJob, tell: Callable[[], None]) -> None:
+        """Has workers do all that lies on a desk; `tell` tells how far it is."""
+        assert self._request is not None
+        self._desk = desk
+        self._give_tasks()
+        began_s = time.monotonic()
         while not desk.is_done:
             self._pump()
-            self._tell_slow_footers(job)
-            tell(reading.num_done, reading.num_shards)
+            self._tell_slow_tasks(desk, job)
+            tell()
             if time.monotonic() - began_s > _PROGRESS_EVERY_S and not self._request.plan_only:
                 self._open_status_port()
         self._desk = None
-        return reading.finish()
 
-    def _tell_slow_footers(self, job: StreamJob) -> None:
-        assert self._desk is not None
+    def _tell_slow_tasks(self, desk: FooterDesk | SourceDesk, job: StreamJob) -> None:
         for worker, waited_s in self._crew.waits():
-            task = self._desk.newly_slow(worker, waited_s, limit_s=min(_SLOW_FOOTER_S, job.stall_timeout_s / 2))
-            if task is not None:
-                words = f"worker {worker} has been reading the footer of {task.uri} for {waited_s:.1f} s"
+            doing = desk.newly_slow(worker, waited_s, limit_s=min(_SLOW_FOOTER_S, job.stall_timeout_s / 2))
+            if doing is not None:
+                words = f"worker {worker} has been {doing} for {waited_s:.1f} s"
+                if self._figures.last_storage_error:
+                    words += f"; the last that a store said: {self._figures.last_storage_error}"
                 self._tell_all(LoaderNotice(f"opening waits: {words}", is_warning=True))
+
+    def _storage_record(self) -> dict[str, Any]:
+        """What a worker needs to reach stores: the user's settings, and its share of the requests in flight."""
+        assert self._request is not None
+        assert self._job is not None
+        settings = StorageSettings.from_record(self._request.storage)
+        share = max(1, settings.max_requests_in_flight // self._job.threads)
+        return {**(self._request.storage or {}), "max_requests_in_flight": share}
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -458,11 +505,12 @@ class LoaderServer:
             source_names=[source.name for source in sources],
             encodings=[source.encoding for source in self._sources],
             chains=[None if source.chain is None else source.chain.parcel for source in sources],
+            columns=[source.columns for source in sources],
             max_row_group_bytes=job.max_row_group_bytes,
             max_held_units=self._size.bound.shape.held_units,
             cache_dir=job.cache_dir,
             cache_limit_bytes=job.cache_limit_bytes,
-            storage=self._request.storage if self._request else None,
+            storage=self._storage_record() if any(is_remote_source(source) for source in self._sources) else None,
         )
 
     def _take_from_worker(self, worker: PooledWorker, message: Message) -> None:
@@ -471,14 +519,20 @@ class LoaderServer:
             return
         match message:
             case WorkerReady():
-                self._give_footers()
+                self._give_tasks()
                 if self._state is not None:
                     self._handle(WorkerBecameReady(worker.number))
-            case FooterRead() | FooterFailed():
+            case FooterRead() | FooterFailed() | SourceResolved() | ResolveFailed():
                 assert self._desk is not None
-                self._crew.expect(worker.number, None)
+                assert self._job is not None
                 self._desk.take(worker.number, message)
-                self._give_footers()
+                is_busy = self._desk.is_busy(worker.number)
+                self._crew.expect(worker.number, self._job.stall_timeout_s if is_busy else None)
+                self._give_tasks()
+            case StorageUsed():
+                self._figures.note_storage(worker.number, message)
+                if message.waits:
+                    self._bear_with(worker)
             case CountGoesOn():
                 assert self._job is not None
                 self._crew.expect(worker.number, self._job.stall_timeout_s)
@@ -503,10 +557,14 @@ class LoaderServer:
     def _was_asked(self, worker: PooledWorker, message: Message) -> bool:
         """Whether a message answers what the worker does; a damaged one might send anything."""
         match message:
-            case WorkerReady():
+            case WorkerReady() | StorageUsed():
                 return True
             case FooterRead() | FooterFailed() | CountGoesOn():
-                return self._desk is not None and self._desk.awaits(worker.number, message.task_id)
+                is_there = isinstance(self._desk, FooterDesk)
+                return is_there and self._desk is not None and self._desk.awaits(worker.number, message.task_id)
+            case SourceResolved() | ResolveFailed():
+                is_there = isinstance(self._desk, SourceDesk)
+                return is_there and self._desk is not None and self._desk.awaits(worker.number, message.task_id)
             case BlockDecoded() | BlockFailed() | PieceBegun() | CacheUsed():
                 if self._state is None or self._table is None:
                     return False
@@ -536,17 +594,30 @@ class LoaderServer:
             self._handle(WorkerExited(worker.number, cause, exit_code))
         else:
             self._crew.start(worker.number)
-            self._give_footers()
+            self._give_tasks()
 
-    def _give_footers(self) -> None:
-        if self._desk is None:
-            return
-        for worker in self._crew.workers:
-            task = self._desk.next_for(worker.number) if worker.ready else None
-            if task is not None:
-                assert self._job is not None
-                self._crew.expect(worker.number, self._job.stall_timeout_s)
-                self._crew.give(worker.number, task)
+    def _give_tasks(self) -> None:
+        """Gives every worker one task more, again and again until none may have another."""
+        given = self._desk is not None
+        while given:
+            given = False
+            for worker in self._crew.workers:
+                assert self._desk is not None
+                task = self._desk.next_for(worker.number) if worker.ready else None
+                if task is not None:
+                    assert self._job is not None
+                    if not worker.deadline_s:
+                        self._crew.expect(worker.number, self._job.stall_timeout_s)
+                    self._crew.give(worker.number, task)
+                    given = True
+
+    def _bear_with(self, worker: PooledWorker) -> None:
+        """A worker waits for a store, which is asked again and again: it is not stuck."""
+        assert self._job is not None
+        if self._desk is not None and self._desk.is_busy(worker.number):
+            self._crew.expect(worker.number, self._job.stall_timeout_s)
+        elif self._state is not None:
+            self._handle(WorkerWaited(worker.number))
 
     # ---- the state machine -----------------------------------------------------------------------------------------
 

@@ -25,18 +25,24 @@ from o41td.coordinator.blocks import GROUP_BLOCKS
 from o41td.coordinator.resident import num_resident_blocks
 from o41td.encodings import holds_records
 from o41td.fields import NUMPY_DTYPES, FieldPlan, field_bytes
-from o41td.index import SourceIndex
+from o41td.index import SourceIndex, is_remote_source
 from o41td.job import StageJob, StreamJob
+from o41td.listing import is_local
 from o41td.memory import (
     CACHE_WORK_BYTES,
+    HTTP_WORKER_BYTES,
+    MAX_RECORD_FEEDS,
     RECORD_FETCH_BYTES,
+    RECORD_READ_AHEAD_BYTES,
     RECORD_VALUES_FACTOR,
     RECORD_WORK_BYTES,
+    S3_WORKER_BYTES,
     LoaderShape,
     MemoryBound,
     block_fill_rows,
     choose_block_rows,
     memory_bound,
+    read_ahead_bytes,
     slots_needed,
     stream_bytes,
 )
@@ -100,7 +106,8 @@ def size_loader(
         max_row_group_bytes=job.max_row_group_bytes,
         cache_bytes=CACHE_WORK_BYTES if job.cache_dir is not None else 0,
         held_units=num_windows + 1,
-        **_largest_units(every, job.max_row_group_bytes, len(fields)),
+        **_largest_units(every, job.max_row_group_bytes, len(fields), num_windows + 1),
+        **_remote_units(every, job.max_row_group_bytes),
         footers_bytes=sum(source.footers_bytes for source in every),
         largest_footer_bytes=max((source.largest_footer_bytes for source in every), default=0),
         num_units=sum(len(source.unit_rows) for source in every),
@@ -181,7 +188,7 @@ def _most_rows(job: StreamJob, sources: Sequence[Sequence[SourceIndex]]) -> int 
     return max(sum(source.num_rows for source in stage) for stage in sources)
 
 
-def _largest_units(sources: Sequence[SourceIndex], max_bytes: int, num_columns: int) -> dict[str, int]:
+def _largest_units(sources: Sequence[SourceIndex], max_bytes: int, num_columns: int, held_units: int) -> dict[str, int]:
     """Returns what `LoaderShape` wants to know of the largest units; a unit of one row is never streamed."""
     found = {"whole_bytes": 0, "whole_rows": 0, "fetch_bytes": 0, "stream_bytes": 0}
     for source in sources:
@@ -189,7 +196,10 @@ def _largest_units(sources: Sequence[SourceIndex], max_bytes: int, num_columns: 
             record_bytes = int((source.unit_decoded_bytes // np.maximum(source.unit_rows, 1)).max(initial=0))
             work_bytes = RECORD_WORK_BYTES + RECORD_VALUES_FACTOR * record_bytes
             found["whole_bytes"] = max(found["whole_bytes"], work_bytes)
-            found["fetch_bytes"] = max(found["fetch_bytes"], RECORD_FETCH_BYTES)
+            fetch_bytes = RECORD_FETCH_BYTES
+            if is_remote_source(source):
+                fetch_bytes += min(held_units, MAX_RECORD_FEEDS) * RECORD_READ_AHEAD_BYTES
+            found["fetch_bytes"] = max(found["fetch_bytes"], fetch_bytes)
             continue
         streamed = (source.unit_decoding_bytes > max_bytes) & (source.unit_rows > 1)
         largest = {
@@ -201,7 +211,33 @@ def _largest_units(sources: Sequence[SourceIndex], max_bytes: int, num_columns: 
         decoding, rows = source.unit_decoding_bytes[streamed], source.unit_rows[streamed]
         if len(rows):
             most_bytes = stream_bytes(int(decoding.max()), int((decoding // rows).max()), num_columns)
+            most_bytes += read_ahead_bytes(num_columns) if is_remote_source(source) else 0
             found["stream_bytes"] = max(found["stream_bytes"], most_bytes)
+    return found
+
+
+def _remote_units(sources: Sequence[SourceIndex], max_bytes: int) -> dict[str, int]:
+    """Returns what `LoaderShape` wants to know of remote units, of which whole blocks are fetched ahead."""
+    remote = [source for source in sources if is_remote_source(source)]
+    if not remote:
+        return {}
+    is_http = all(
+        shard.uri.startswith("http") for source in remote for shard in source.shards if not is_local(shard.uri)
+    )
+    found = {
+        "remote_worker_bytes": HTTP_WORKER_BYTES if is_http else S3_WORKER_BYTES,
+        "remote_unit_bytes": 0,
+        "remote_row_bytes": 0,
+        "remote_bytes": 0,
+    }
+    for source in remote:
+        if holds_records(source.encoding):
+            continue
+        whole = (source.unit_decoding_bytes <= max_bytes) | (source.unit_rows == 1)
+        compressed, rows = source.unit_compressed_bytes[whole], np.maximum(1, source.unit_rows[whole])
+        found["remote_unit_bytes"] = max(found["remote_unit_bytes"], int(compressed.max(initial=0)))
+        found["remote_row_bytes"] = max(found["remote_row_bytes"], int((-(-compressed // rows)).max(initial=0)))
+        found["remote_bytes"] += int(compressed.sum())
     return found
 
 

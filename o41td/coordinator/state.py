@@ -51,6 +51,7 @@ from o41td.coordinator.events import (
     TimePassed,
     WorkerBecameReady,
     WorkerExited,
+    WorkerWaited,
 )
 from o41td.coordinator.invariants import check_invariants
 from o41td.coordinator.rank_state import RankState
@@ -160,6 +161,8 @@ class LoaderState:
                 self.workers[event.worker].ready = True
             case WorkerExited():
                 self._worker_exited(event)
+            case WorkerWaited():
+                self.workers[event.worker].vouched_s = self._now_s
             case RankAttached():
                 self._attach(event)
             case RankLeft():
@@ -282,7 +285,8 @@ class LoaderState:
 
     def _look_for_stalls(self) -> None:
         for worker in self.workers.values():
-            if worker.queue and not worker.stalled and self._now_s - worker.since_s > self._stall_timeout_s:
+            silent_s = self._now_s - max(worker.since_s, worker.vouched_s)
+            if worker.queue and not worker.stalled and silent_s > self._stall_timeout_s:
                 worker.stalled = True
                 cause = f"it made no progress for {self._stall_timeout_s:g} s (stall_timeout_s)"
                 self._instructions.append(KillWorker(worker.worker, cause))

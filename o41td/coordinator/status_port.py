@@ -15,7 +15,7 @@ from typing import Any
 
 from o41td.runtime_folder import LoaderEntry, publish_loader, withdraw_loader
 from o41td.workers.channel import Channel, ChannelClosed, peer_uid
-from o41td.workers.messages import JoinLoader, StatsReply, StatsRequest
+from o41td.workers.messages import PROTOCOL, JoinLoader, StatsReply, StatsRequest
 
 __all__ = ["StatusPort"]
 
@@ -46,7 +46,7 @@ class StatusPort:
         self._on_join = on_join
         self._max_clients = _MAX_CLIENTS + num_ranks
         self._clients: dict[int, Channel] = {}
-        published = publish_loader(name, is_served=on_join is not None)
+        published = publish_loader(name, protocol=PROTOCOL, is_served=on_join is not None)
         self._entry: LoaderEntry | None = None
         self._listener: socket.socket | None = None
         if published is not None:

@@ -12,13 +12,15 @@ __all__ = ["WorkerState"]
 class WorkerState:
     """A worker: the handles it was given and has not finished, oldest first, and when its oldest became current.
 
-    `last_unit` is the unit, as (stage, source, unit), of which it was given rows last. A `stalled` one is to be killed.
+    `vouched_s` is when it last said that it waits for a store, and so is not stuck. `last_unit` is the unit, as (stage,
+    source, unit), of which it was given rows last. A `stalled` one is to be killed.
     """
 
     worker: int
     ready: bool = False
     queue: deque[int] = field(default_factory=deque)
     since_s: float = 0.0
+    vouched_s: float = 0.0
     restarts: int = 0
     last_unit: tuple[int, int, int] | None = None
     stalled: bool = False

@@ -171,8 +171,8 @@ def run_write(
             ShardCutter(writer, stage=job.stage, shard_bytes=job.shard_bytes, threads=job.threads, on_shard=on_shard)
         )
         if job.shuffle:
-            scratch = job.scratch or (writer.folder.uri if is_local(writer.folder.uri) else None)
-            folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix=".o41td-shuffle-", dir=scratch)))
+            here = writer.folder.uri if is_local(writer.folder.uri) else tempfile.gettempdir()
+            folder = Path(job.scratch or here)
             shuffles = {split: held.enter_context(RowShuffle(folder)) for split in job.splits}
             for split, batch, keys in reading.routed():
                 shuffles[split].add(batch, keys)

@@ -30,6 +30,7 @@ __all__ = [
     "FAST",
     "LAYOUTS",
     "LISTS",
+    "SAMPLE_BYTES",
     "ColumnLayout",
     "Layout",
     "ShardLayout",
@@ -38,7 +39,8 @@ __all__ = [
 ]
 
 _ZSTD_LEVEL = 1
-_SAMPLE_BYTES = 4 << 20
+SAMPLE_BYTES = 4 << 20
+"""How much of a shard's first rows to plan it by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,7 @@ def plan_columns(
     Args:
         layout: What to aim for.
         schema: The Arrow schema of its rows.
-        sample: Some of its first rows, a record batch.
+        sample: Some of its first rows, about `SAMPLE_BYTES` of them, a record batch.
         nullable: By column, whether it has nulls.
         lists: By column, what is known of its lists.
         mean_row_bytes: What a row takes when decoded.
@@ -149,9 +151,8 @@ def plan_columns(
     Returns:
         The plan; the same for the same rows.
     """
-    few = sample.slice(0, max(1, int(_SAMPLE_BYTES / max(1.0, mean_row_bytes))))
     columns = []
-    for member, values in zip(schema, few.columns, strict=True):
+    for member, values in zip(schema, sample.columns, strict=True):
         found = _unencoded(member, layout, nullable.get(member.name, True), lists.get(member.name))
         columns.append(_with_codec(found, values, layout))
     return ShardLayout(

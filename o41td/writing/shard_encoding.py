@@ -15,7 +15,7 @@ import zstandard
 
 from o41td.encodings import JSON_LINES, MESSAGE_PACK, PARQUET
 from o41td.errors import ValueRefusedError
-from o41td.writing.layout import Layout, plan_columns
+from o41td.writing.layout import SAMPLE_BYTES, Layout, plan_columns
 from o41td.writing.packed_lists import list_facts_of
 from o41td.writing.row_spool import RowSpool
 
@@ -55,13 +55,15 @@ def encode_shard(spool: RowSpool, path: Path, *, encoding: str, layout: Layout) 
 
 
 def _encode_parquet(spool: RowSpool, path: Path, layout: Layout) -> EncodedShard:
+    mean_row_bytes = spool.num_bytes / spool.num_rows
+    sample_rows = max(1, int(SAMPLE_BYTES / max(1.0, mean_row_bytes)))
     plan = plan_columns(
         layout,
         spool.schema(),
-        sample=next(spool.tables(1 << 16)).to_batches()[0],
+        sample=next(spool.tables(sample_rows)).to_batches()[0],
         nullable=spool.nullable(),
         lists=list_facts_of(spool.batches()) if layout.packs_lists else {},
-        mean_row_bytes=spool.num_bytes / spool.num_rows,
+        mean_row_bytes=mean_row_bytes,
     )
     with path.open("wb") as file, plan.writer_on(file) as writer:
         for table in spool.tables(plan.row_group_rows):

@@ -36,7 +36,7 @@ WORKER_POINTS = {
 }
 COORDINATOR_POINTS = {
     "starting": "start",
-    "fetching": "return.FooterDesk.next_for",
+    "fetching": "return.TaskDesk.next_for",
     "slot begun": "return.WorkerCrew.give",
     "slot committed": "call.LoaderServer._send_batches",
     "stopping": "call.WorkerPool.end_all",

@@ -97,7 +97,7 @@ def test_a_server_whose_coordinators_keep_dying_gives_up(config, serve):
             killed.add(entry.pid)
         return served.process.poll() is not None
 
-    wait_until(kill_the_next, "the server does not give up")
+    wait_until(kill_the_next, "the server does not give up", deadline_s=90)
     code, told = served.end()
     assert (code, len(killed)) == (1, 5)
     assert "died 5 times in a row" in told

@@ -11,6 +11,7 @@ import pytest
 
 from command_line import o41td
 from o41td import BatchStreamConfig, ManifestSource, ProjectedField, Shuffle, Stage, open_batch_stream
+from o41td.cli.pack import pack_job_of, pack_record
 from o41td.errors import ConfigError, SchemaError, ValueRefusedError
 from o41td.manifest import read_manifest
 from o41td.writing.packed_documents import PackJob, run_pack
@@ -109,9 +110,9 @@ def test_a_last_sequence_may_be_left_out(documents, tmp_path):
 
 def test_packed_sequences_stream_and_trace(documents, tmp_path):
     """A stream reads the sequences, and trace names the documents that a batch holds."""
-    done = o41td("pack", documents / "in-0.parquet", "--to", tmp_path / "out", "--length", "16", "--fast", "--json")
-    assert done.code == 0, done.err
-    record = json.loads(done.out)
+    inputs = [str(documents / "in-0.parquet")]
+    job = pack_job_of(inputs, str(tmp_path / "out"), layout="fast", shard_size="1MB", length=LENGTH)
+    record = pack_record(run_pack(job), 0.0)
     source = ManifestSource(manifest_uri=record["manifest"], split="train")
     fields = [
         ProjectedField(name="tokens", dtype="i32", length=LENGTH),

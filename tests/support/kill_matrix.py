@@ -42,7 +42,7 @@ NOTES = {
     Outcome.CLOSED: "`close()` returns, and every process is gone",
     Outcome.LATE: "not run: a start may take 60 s, so a stopped one is killed and replaced, or refused, after 60 s",
     Outcome.HARMLESS: "continued with SIGCONT, it takes the rest of its batches: same bytes, no process replaced",
-    Outcome.OURS: "not run: the gathering thread runs our code alone, which does not leave or raise there",
+    Outcome.OURS: "not run: only our code runs where a batch is gathered, and it does not leave or raise there",
 }
 
 _USUAL = {

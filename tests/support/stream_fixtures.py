@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import faulty_host as faults
+import s3_store
 import served_loader
 import shard_writer
 from o41td import BatchStream, BatchStreamConfig, connect, open_batch_stream
@@ -30,6 +31,20 @@ def open_stream() -> Iterator[Callable[..., BatchStream]]:
             return stack.enter_context(open_batch_stream(config, **keys))
 
         yield opened
+
+
+@pytest.fixture(scope="session")
+def s3_address() -> Iterator[tuple[str, int]]:
+    """The address of an S3 server, one for each process that runs tests."""
+    with s3_store.s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(s3_address: tuple[str, int]) -> Iterator[s3_store.S3Bucket]:
+    """An S3 bucket of the test's own, behind a proxy that fails on order."""
+    with s3_store.s3_bucket(s3_address) as made:
+        yield made
 
 
 @pytest.fixture

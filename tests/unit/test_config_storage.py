@@ -28,6 +28,8 @@ def test_credentials_never_show():
         "virtual_hosted_style": False,
         "anonymous": False,
         "ambient_credentials": False,
+        "max_requests_in_flight": 64,
+        "give_up_after_s": 900.0,
     }
     record = config.secret_record()
     assert [record[key] for key in ("access_key_id", "secret_access_key", "session_token")] == [SECRET] * 3
@@ -46,6 +48,10 @@ def test_credentials_never_show():
         ({"access_key_id": [SECRET]}, "access_key_id"),
         ({"region": [SECRET]}, "region"),
         ({"anonymous": SECRET}, "anonymous"),
+        ({"max_requests_in_flight": SECRET}, "max_requests_in_flight"),
+        ({"max_requests_in_flight": 0}, "max_requests_in_flight"),
+        ({"give_up_after_s": SECRET}, "give_up_after_s"),
+        ({"give_up_after_s": float("inf")}, "give_up_after_s"),
         ({"secret_acess_key": SECRET}, "secret_acess_key"),
         ({"endpoint_url": f"http://user:{SECRET}@host"}, "endpoint_url"),
         ({"endpoint_url": SECRET}, "endpoint_url"),

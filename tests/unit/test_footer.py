@@ -1,5 +1,6 @@
 """Footers: counts, costs and versions of shards, and refusals of what is none."""
 
+import gc
 import os
 import shutil
 
@@ -8,8 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from memory_objects import memory_objects
 from o41td.errors import CorruptDataError, MissingShardError, SchemaError
 from o41td.fields import FieldPlan
+from o41td.index import version_of_etag
 from o41td.workers.footer import read_footer
 
 ID = FieldPlan(name="id", source="id", dtype="i64")
@@ -41,6 +44,17 @@ def test_cost_of_dictionary_pages_is_the_decoded_one(tmp_path):
     )
     assert footer.compressed_bytes[0] < 100_000
     assert 2_000_000 <= footer.decoded_bytes[0] <= 2_200_000
+
+
+def test_cost_of_packed_rows_on_plain_pages(tmp_path):
+    """Packed rows of a fixed size, or whose pages hold them byte for byte, cost what they are and no more."""
+    packed = FieldPlan(name="t", source="t", dtype="i32", shape=(1000,), source_dtype="i32")
+    for kind in (pa.binary(400), pa.binary()):
+        table = pa.table({"t": pa.array([b"x" * 400] * 500, kind)})
+        path = tmp_path / "a.parquet"
+        pq.write_table(table, path, use_dictionary=False, compression="zstd")
+        footer = read_footer(None, str(path), [packed])
+        assert 500 * 400 <= footer.decoded_bytes[0] <= 500 * 412
 
 
 def test_cost_of_equal_packed_rows(tmp_path):
@@ -130,17 +144,31 @@ def test_schema_is_checked(tmp_path):
 
 
 def test_remote_shards(tmp_path):
-    """A shard of an fsspec filesystem reads the same, and its etag, where it has one, is in its version."""
-    import fsspec
-
+    """A shard of a store reads the same, is named by what tells it from its successors, and refused when it is none."""
     local = read_footer(None, write(tmp_path / "a.parquet", np.arange(100)), [ID])
-    memory = fsspec.filesystem("memory")
-    memory.pipe_file("/footer-test/a.parquet", (tmp_path / "a.parquet").read_bytes())
-    try:
-        remote = read_footer(memory, "/footer-test/a.parquet", [ID])
+    with memory_objects({"memory://footers/a.parquet": (tmp_path / "a.parquet").read_bytes()}) as objects:
+        remote = read_footer(objects, "memory://footers/a.parquet", [ID])
         assert remote.rows.tolist() == local.rows.tolist()
-        assert remote.version == local.version
-        with pytest.raises(MissingShardError):
-            read_footer(memory, "/footer-test/none.parquet", [ID])
+        assert remote.compressed_bytes.tolist() == local.compressed_bytes.tolist()
+        assert remote.version == version_of_etag(str(objects.stat("memory://footers/a.parquet").etag))
+        with pytest.raises(MissingShardError, match="footers/none") as missing:
+            read_footer(objects, "memory://footers/none.parquet", [ID], source="web")
+        assert missing.value.source == "web"
+
+
+def test_no_footer_outlives_its_reading(write_shards) -> None:
+    """Parsed footers take several times their size: each is let go of at once, not when the collector comes by."""
+    (path,) = write_shards([40])
+
+    def footers() -> int:
+        return sum(isinstance(each, pq.FileMetaData) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = footers()
+        for _ in range(3):
+            read_footer(None, str(path), [FieldPlan(name="id", source="id", dtype="i64")])
+        assert footers() == before
     finally:
-        memory.rm("/footer-test", recursive=True)
+        gc.enable()

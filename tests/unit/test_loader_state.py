@@ -28,6 +28,7 @@ from o41td.coordinator.events import (
     TimePassed,
     WorkerBecameReady,
     WorkerExited,
+    WorkerWaited,
 )
 from o41td.coordinator.state import LoaderState
 from o41td.errors import MemoryBoundError, error_from_record
@@ -259,6 +260,20 @@ def test_each_answer_gives_a_worker_new_time():
     assert told(loader.tell(TimePassed(18.0))) == []
     loader.decoded("b")
     assert told(loader.tell(TimePassed(500.0))) == []
+
+
+def test_a_worker_that_waits_for_its_store_is_given_time():
+    """Each word that it waits puts the stall off, and how long it has had its block goes on counting."""
+    loader = Loader(lookahead=1)
+    loader.attach("a")
+    loader.tell(TimePassed(0.0))
+    loader.tell(WorkerBecameReady(0))
+    for now_s in (9.0, 18.0, 27.0):
+        assert told(loader.tell(TimePassed(now_s))) == []
+        assert told(loader.tell(WorkerWaited(0))) == []
+    assert [for_s for _worker, _block, for_s in loader.state.current_blocks()] == [27.0]
+    assert told(loader.tell(TimePassed(36.9))) == []
+    assert told(loader.tell(TimePassed(37.1))) == ["kill 0"]
 
 
 def test_the_block_needed_last_is_evicted_for_a_starving_rank():

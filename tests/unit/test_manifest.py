@@ -149,7 +149,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_manifest_is_read_from_its_file(tmp_path: Path) -> None:
-    """Paths and file:// URIs name the same manifest; a missing one and a remote one are refused."""
+    """Paths and file:// URIs name the same manifest, a missing one is refused, and a remote one is asked for."""
     path = tmp_path / "a b" / "m%20.json"
     path.parent.mkdir()
     path.write_text(json.dumps(DOCUMENT))
@@ -157,5 +157,7 @@ def test_a_manifest_is_read_from_its_file(tmp_path: Path) -> None:
         assert read_manifest(uri).shards_of("train")[0].uri == str(path.parent / "a.parquet")
     with pytest.raises(ConfigError, match="No such file"):
         read_manifest(str(tmp_path / "none.json"))
-    with pytest.raises(ConfigError, match="not a local path"):
-        read_manifest("s3://b/m.json")
+    asked: list[tuple[str, int]] = []
+    read = read_manifest("s3://b/deep/m.json", lambda uri, most: (asked.append((uri, most)), path.read_bytes())[1])
+    assert read.shards_of("train")[0].uri == "s3://b/deep/a.parquet"
+    assert [uri for uri, _most in asked] == ["s3://b/deep/m.json"]

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from o41td import runtime_folder
+from o41td.errors import ConnectError
+from o41td.joining import join_loader
+from o41td.runtime import list_loaders
 from o41td.runtime_folder import (
     NameTaken,
     claimed_name,
@@ -17,6 +20,7 @@ from o41td.runtime_folder import (
     publish_loader,
     withdraw_loader,
 )
+from o41td.workers.messages import PROTOCOL
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
     """Its entry names it, this process and when this process began."""
-    published = publish_loader("one")
+    published = publish_loader("one", protocol="a")
     assert published is not None
     entry, listener = published
     assert [(found.name, found.pid) for found in listed_loaders()] == [("one", os.getpid())]
@@ -40,6 +44,21 @@ def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
     withdraw_loader(entry)
     assert listed_loaders() == []
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("other", ["0", PROTOCOL[::-1]])
+def test_a_loader_with_other_messages_is_told_as_such_and_not_called(folder: Path, other: str) -> None:
+    """It is listed with what to do, and who would join it is refused."""
+    _entry, listener = publish_loader("one", protocol=other, is_served=True)
+    [shown] = list_loaders()
+    assert (shown["name"], shown["state"], shown["verdict"]) == (
+        "one", "other version", "it runs another version of o41td"
+    )  # fmt: skip
+    with pytest.raises(ConnectError, match=r"'one' .* another version"):
+        join_loader("one", 0)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    listener.close()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +138,7 @@ def test_what_only_looks_like_our_folder_is_not_used(
     else:
         parent.chmod(0o777)
     assert runtime_folder.runtime_folder(create=True) is None
-    assert publish_loader("one") is None
+    assert publish_loader("one", protocol="a") is None
     assert listed_loaders() == []
     if spoil == "a parent open to all":
         parent.chmod(0o1777)  # sticky, as /tmp is: only its owner can rename what is in it

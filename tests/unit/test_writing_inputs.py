@@ -67,7 +67,7 @@ def test_csv(tmp_path):
         {"id": 1, "score": 0.5, "name": "one"},
         {"id": 2, "score": None, "name": "two"},
     ]
-    lines = "id\n" + "1\n" * 700_000 + "x\n"
+    lines = "id\n" + "1\n" * 600_000 + "x\n"
     (tmp_path / "b.csv").write_text(lines)
     with pytest.raises(SchemaError, match=r"b\.csv"):
         read(tmp_path / "b.csv")

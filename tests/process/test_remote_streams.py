@@ -1,0 +1,215 @@
+"""Streams out of object storage: the same batches as out of local files, and no more bytes asked for than they take."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import faulty_proxy as faults
+import stream_reference as ref
+from command_line import o41td
+from o41td import ChangedDataError, FileSource, ManifestSource, ProjectedField, StorageError, resume_batch_stream
+from o41td.workers.remote_objects import tail_bytes_of
+
+
+def test_a_remote_stream_is_the_local_one(bucket, write_shards, open_stream):
+    """Shards of a glob give the batches that the same local files give, and a checkpoint resumes them."""
+    paths = write_shards((60, 45, 0, 33))
+    bucket.put_files(paths)
+    config = ref.stream_config(ref.stage_of([bucket.uri("data/*.parquet")], buffer_rows=32))
+    reference = ref.Reference(ref.stream_config(ref.stage_of(paths, buffer_rows=32)))
+    stream = open_stream(config, storage=bucket.storage)
+    for number in range(7):
+        reference.check(stream.next(), number=number)
+    checkpoint = stream.checkpoint()
+    stream.close()
+    assert "the-secret" not in checkpoint.to_json()
+    assert all(version.startswith("etag:") for version in checkpoint.sources[0].versions)
+    with resume_batch_stream(checkpoint, storage=bucket.storage) as resumed:
+        reference.check_rest(resumed, position=7)
+        storage = resumed.stats()["storage"]
+    assert storage["requests"] > 0
+    assert storage["retries"] == 0
+    bucket.put("data/part-00001.parquet", paths[0].read_bytes())
+    with pytest.raises(ChangedDataError, match=r"part-00001.parquet: (rows|bytes|version)"):
+        resume_batch_stream(checkpoint, storage=bucket.storage)
+
+
+@pytest.mark.parametrize("max_row_group_bytes", [64 << 20, 100_000], ids=["whole", "streamed"])
+def test_only_what_is_projected_is_asked_for(bucket, tmp_path, open_stream, max_row_group_bytes):
+    """Over an epoch: each projected column chunk once, 10 % beside it, and the footers; several at a time."""
+    rng = np.random.default_rng(1)
+    rows, paths, projected = 20_000, [], 0
+    for number in range(2):
+        table = pa.table(
+            {
+                "id": np.arange(number * rows, (number + 1) * rows),
+                "unread": rng.random(rows),
+                "x": rng.random(rows).astype(np.float32),
+                "text": [bytes(16)] * rows,
+            }
+        )
+        paths.append(tmp_path / f"{number}.parquet")
+        pq.write_table(table, paths[-1], row_group_size=5000, compression="none", use_dictionary=False)
+        footer = pq.read_metadata(paths[-1])
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            projected += sum(group.column(column).total_compressed_size for column in (0, 2))
+    uris = bucket.put_files(paths)
+    bucket.proxy.latency_s = 0.02
+    fields = [ProjectedField(name="id", dtype="i64"), ProjectedField(name="x", dtype="f32")]
+    config = ref.stream_config(
+        ref.stage_of(uris, batch_size=1000), fields=fields, max_row_group_bytes=max_row_group_bytes, block_rows=5000
+    )
+    ids = ref.ids_of(list(open_stream(config, storage=bucket.storage)))
+    assert ids == list(range(2 * rows))
+    asked = sum(each.range_bytes for each in bucket.proxy.gets())
+    footers = sum(tail_bytes_of(path.stat().st_size) for path in paths)
+    assert projected <= asked <= 1.1 * projected + footers
+    assert bucket.proxy.most_in_flight > 1
+
+
+def test_a_store_that_fails_now_and_then_changes_nothing(bucket, write_shards, open_stream):
+    """Throttles, resets, short bodies and ignored ranges on the way leave every batch as it should be, and are told."""
+    paths = write_shards((200, 200), row_group_rows=20)
+    uris = bucket.put_files(paths)
+    for answer in (
+        faults.status(503, "SlowDown"),
+        faults.reset_after(0.5),
+        faults.cut_short(0.5),
+        faults.status(500, "InternalError"),
+        faults.without_range(),
+        faults.status(429, "TooManyRequests"),
+    ):
+        bucket.proxy.fail(answer, times=2, ranged=True)
+    stream = open_stream(ref.stream_config(ref.stage_of(uris, buffer_rows=64), block_rows=40), storage=bucket.storage)
+    reference = ref.Reference(ref.stream_config(ref.stage_of(paths, buffer_rows=64)))
+    reference.check_rest(stream, position=0)
+    storage = stream.stats()["storage"]
+    assert storage["retries"] >= 10
+    assert storage["last_error"]
+
+
+def test_an_object_that_is_replaced_in_mid_run_is_refused(bucket, write_shards, open_stream):
+    """Every batch before it arrives, then an error that names the object."""
+    paths = write_shards((64, 64), row_group_rows=64, longest=1000, compression="none")  # larger than a shard's end
+    uris = bucket.put_files(paths)
+    config = ref.stream_config(
+        ref.stage_of(uris, batch_size=16), block_rows=64, lookahead=1, prefetch_batches=1, threads=1
+    )
+    reference = ref.Reference(ref.stream_config(ref.stage_of(paths, batch_size=16)))
+
+    def replaced_by_then(handler, asked):
+        bucket.put("data/part-00001.parquet", paths[0].read_bytes())
+        handler.reply(asked, *handler.forwarded())
+
+    stream = open_stream(config, storage=bucket.storage)
+    bucket.proxy.fail(replaced_by_then, path="part-00001")
+    for number in range(4):
+        reference.check(stream.next(), number=number)
+    for _ in range(2):
+        with pytest.raises(ChangedDataError, match="changed after it was indexed") as caught:
+            stream.next()
+        assert caught.value.shard == uris[1]
+        assert caught.value.source is not None
+
+
+def test_a_worker_that_waits_for_its_store_is_not_taken_for_stuck(bucket, write_shards, open_stream):
+    """An outage that is longer than stall_timeout_s is waited out by the worker that met it; a longer one is told."""
+    paths = write_shards((64, 64), row_group_rows=64, longest=1000, compression="none")  # larger than a shard's end
+    uris = bucket.put_files(paths)
+    config = ref.stream_config(
+        ref.stage_of(uris, batch_size=16), block_rows=64, lookahead=1, stall_timeout_s=1.0, prefetch_batches=1
+    )
+    stream = open_stream(config, storage=bucket.storage_with(give_up_after_s=1.0))
+    pid = stream.stats()["workers"][0]["pid"]
+    bucket.proxy.fail(faults.after(2.5), path="part-00001", ranged=True)
+    reference = ref.Reference(ref.stream_config(ref.stage_of(paths, batch_size=16)))
+    reference.check_rest(stream, position=0)
+    assert [worker["pid"] for worker in stream.stats()["workers"]] == [pid]
+    bucket.proxy.fail(faults.status(503, "SlowDown", "please"), times=10_000, ranged=True)
+    stream.seek(0)
+    with pytest.raises(StorageError, match=r"attempts; the last answer: 503 SlowDown please"):
+        list(stream)
+
+
+def test_manifests_and_records_of_a_store(bucket, open_stream):
+    """A remote manifest selects JSON Lines beside it; they mix with other remote records as local ones do."""
+    lines = {name: [{"id": first + place} for place in range(40)] for name, first in (("a", 0), ("b b", 100))}
+    shards = []
+    for name, records in lines.items():
+        data = gzip.compress("".join(json.dumps(record) + "\n" for record in records).encode())
+        bucket.put(f"deep/{name}.jsonl.gz", data)
+        shards.append({"uri": f"{name}.jsonl.gz", "records": len(records), "size_bytes": len(data)})
+    split = {"records": 80, "shards": shards, "curriculum": {"easy": {"records": 40, "shards": ["b b.jsonl.gz"]}}}
+    document = {"version": 1, "data_format": "jsonl.gz", "splits": {"train": split}}
+    bucket.put("deep/m.json", json.dumps(document).encode())
+    sources = [
+        ManifestSource(manifest_uri=bucket.uri("deep/m.json"), split="train", curriculum_stages=["easy"], weight=1.0),
+        FileSource(files=[bucket.uri("deep/")], encoding="jsonl.gz", weight=2.0, name="all"),
+    ]
+    stream = open_stream(
+        ref.stream_config(ref.stage_of(*sources, batch_size=12), fields=ref.ID_ONLY), storage=bucket.storage
+    )
+    ids = ref.ids_of(list(stream))
+    assert sorted(ids) == sorted([*range(40), *range(100, 140), *range(100, 140)])
+    assert [[shard.uri for shard in source.shards] for source in stream.sources] == [
+        [bucket.uri("deep/b b.jsonl.gz")],
+        [bucket.uri("deep/a.jsonl.gz"), bucket.uri("deep/b b.jsonl.gz")],
+    ]
+
+
+def test_keys_are_taken_letter_by_letter(bucket, write_shards, open_stream):
+    """J9: each of the keys that a URL would confuse gives its own rows."""
+    keys = ("a b", "a%20b", "a#b", "a+b", "a?b", "a[b", "a*b", "é漢", "a//b", "a/b", "a")
+    paths = write_shards([3] * len(keys))
+    for key, path in zip(keys, paths, strict=True):
+        bucket.put(f"odd/{key}.parquet", path.read_bytes())
+    uris = [bucket.uri(f"odd/{key}.parquet") for key in keys]
+    stream = open_stream(
+        ref.stream_config(ref.stage_of(uris, batch_size=3), fields=ref.ID_ONLY), storage=bucket.storage
+    )
+    assert ref.ids_of(list(stream)) == list(range(3 * len(keys)))
+
+
+def test_the_command_line_reaches_stores_and_reads_no_environment(bucket, write_shards, tmp_path):
+    """`--storage` names a file of settings; variables and profiles that would lead elsewhere change nothing."""
+    paths = write_shards((30, 30))
+    bucket.put_files(paths)
+    config = ref.stream_config(ref.stage_of([bucket.uri("data/")]))
+    (tmp_path / "c.json").write_text(json.dumps(config.to_document()))
+    (tmp_path / "storage.toml").write_text(
+        f'endpointUrl = "{bucket.proxy.url}"\nregion = "us-east-1"\naccessKeyId = "own-key"\nsecretAccessKey = "s"\n'
+    )
+    (tmp_path / "profile").write_text("[default]\naws_access_key_id = profile-key\nendpoint_url = http://127.0.0.1:9\n")
+    elsewhere = {
+        "AWS_ACCESS_KEY_ID": "ambient-key",
+        "AWS_SECRET_ACCESS_KEY": "ambient",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "profile"),
+        "AWS_CONFIG_FILE": str(tmp_path / "profile"),
+        "AWS_PROFILE": "nobody",
+        "FSSPEC_S3": '{"endpoint_url": "http://127.0.0.1:9"}',
+        "HTTP_PROXY": "http://127.0.0.1:9",
+    }
+    done = o41td("run", tmp_path / "c.json", "--storage", tmp_path / "storage.toml", "--json", env=elsewhere)
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out.splitlines()[-1])["rows"] == 60
+    keys = {asked.headers["Authorization"].partition("Credential=")[2].partition("/")[0] for asked in bucket.proxy.log}
+    assert keys == {"own-key"}
+
+
+def test_what_the_block_cache_has_is_asked_of_no_store(bucket, write_shards, open_stream, tmp_path):
+    """The second time, with the index and all rows on local disk, a look at the names is all that a store sees."""
+    paths = write_shards((60, 60), row_group_rows=30, longest=1000, compression="none")
+    bucket.put_files(paths)
+    config = ref.stream_config(ref.stage_of([bucket.uri("data/")], batch_size=20), cache_dir=str(tmp_path / "cache"))
+    reference = ref.Reference(ref.stream_config(ref.stage_of(paths, batch_size=20)))
+    for has_cache in (False, True):
+        bucket.proxy.log.clear()
+        reference.check_rest(open_stream(config, storage=bucket.storage), position=0)
+        assert bool(bucket.proxy.gets()) != has_cache

@@ -1,0 +1,153 @@
+"""S3 and what speaks like it, through s3fs, which holds session, credentials and connections.
+
+Requests are made with the client that it holds. Its file interface is left aside: it retries by itself, caches
+listings, and takes `?`, `//` and a slash at a key's end for syntax. Here a key is everything behind `s3://bucket/`,
+letter by letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import s3fs
+from botocore import exceptions as boto
+
+from o41td.workers.object_store import (
+    ObjectInfo,
+    ObjectStore,
+    StorageSettings,
+    check_content_range,
+    check_etag,
+    fault_of_status,
+)
+from o41td.workers.ranges import ByteRange
+from o41td.workers.retry import FaultKind, StoreFault
+
+__all__ = ["S3Store"]
+
+_CONNECT_S = 15
+_CHUNK_BYTES = 256 << 10
+_EXPIRED = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestExpired", "TokenRefreshRequired"}
+)
+_BUSY = frozenset({"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
+_BROKEN = frozenset({"InternalError", "IncompleteBody", "RequestTimeout", "RequestTimeoutException"})
+_LOST = (aiohttp.ClientError, boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError, OSError)
+_DENIED = (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound, boto.TokenRetrievalError)
+
+
+class S3Store(ObjectStore):
+    """Objects of an S3-compatible store."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        """Connects at the first request, and reads credentials then, if they are ambient.
+
+        Raises:
+            StoreFault: There are to be none.
+        """
+        if not (settings.access_key_id or settings.anonymous or settings.ambient_credentials):
+            why = "no credentials are given: give keys, or set `anonymous` or `ambient_credentials`"
+            raise StoreFault(FaultKind.REFUSED, why)
+        signs = not settings.anonymous and not settings.ambient_credentials
+        self._filesystem = s3fs.S3FileSystem(
+            anon=settings.anonymous,
+            endpoint_url=settings.endpoint_url,
+            key=settings.access_key_id if signs else None,
+            secret=settings.secret_access_key if signs else None,
+            token=settings.session_token if signs else None,
+            client_kwargs={"region_name": settings.region} if settings.region else {},
+            config_kwargs={
+                "retries": {"total_max_attempts": 1, "mode": "standard"},
+                "s3": {"addressing_style": "virtual" if settings.virtual_hosted_style else "path"},
+                "connect_timeout": _CONNECT_S,
+                "read_timeout": None,
+                "max_pool_connections": settings.max_requests_in_flight,
+                "request_checksum_calculation": "when_required",
+                "response_checksum_validation": "when_required",
+            },
+            asynchronous=True,
+            loop=asyncio.get_running_loop(),
+            skip_instance_cache=True,
+            use_listings_cache=False,
+        )
+
+    async def stat(self, uri: str) -> ObjectInfo:
+        """Looks at an object."""
+        bucket, key = _bucket_and_key(uri)
+        client = await self._filesystem.set_session()
+        answer = await client.head_object(Bucket=bucket, Key=key)
+        return ObjectInfo(int(answer["ContentLength"]), _etag_of(answer))
+
+    async def read(self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]) -> None:
+        """Asks for a range of an object once."""
+        bucket, key = _bucket_and_key(uri)
+        client = await self._filesystem.set_session()
+        unchanged = {} if info.etag is None else {"IfMatch": f'"{info.etag}"'}
+        asked = f"bytes={wanted.start}-{wanted.stop - 1}"
+        answer = await client.get_object(Bucket=bucket, Key=key, Range=asked, **unchanged)
+        body = answer["Body"]
+        async with body:
+            check_etag(info, _etag_of(answer))
+            if "ContentRange" in answer:
+                check_content_range(answer["ContentRange"], wanted, info)
+            elif (wanted.start, wanted.stop) != (0, answer.get("ContentLength")):
+                raise StoreFault(FaultKind.WHOLE, "the store ignores ranges: all of the object comes")
+            while chunk := await body.read(_CHUNK_BYTES):
+                sink(chunk)
+
+    async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:
+        """Lists the objects whose URI begins so."""
+        bucket, prefix = _bucket_and_key(prefix_uri)
+        client = await self._filesystem.set_session()
+        found = []
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        async for page in pages:
+            for entry in page.get("Contents", ()):
+                uri = f"{prefix_uri.partition('://')[0]}://{bucket}/{entry['Key']}"
+                found.append((uri, ObjectInfo(int(entry["Size"]), _etag_of(entry))))
+            if most is not None and len(found) >= most:
+                break
+        return found
+
+    def fault_of(self, error: Exception) -> StoreFault:
+        """Returns what an exception of s3fs, botocore or aiohttp means."""
+        if isinstance(error, boto.ClientError):
+            return _fault_of_answer(error.response)
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, _DENIED):
+            return StoreFault(FaultKind.DENIED, reason)
+        if isinstance(error, _LOST):
+            return StoreFault(FaultKind.BROKEN, reason)
+        return StoreFault(FaultKind.REFUSED, reason)
+
+    async def close(self) -> None:
+        """Closes connections."""
+        creator = getattr(self._filesystem, "_s3creator", None)
+        if creator is not None:
+            await creator.__aexit__(None, None, None)
+
+
+def _bucket_and_key(uri: str) -> tuple[str, str]:
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    return bucket, key
+
+
+def _etag_of(answer: dict[str, Any]) -> str | None:
+    etag = answer.get("ETag")
+    return None if etag is None else str(etag).strip('"')
+
+
+def _fault_of_answer(answer: dict[str, Any]) -> StoreFault:
+    error = answer.get("Error", {})
+    code, status = str(error.get("Code", "")), int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    told = " ".join(f"{status} {code} {error.get('Message', '')}".split())
+    for kind, codes in ((FaultKind.EXPIRED, _EXPIRED), (FaultKind.BUSY, _BUSY), (FaultKind.BROKEN, _BROKEN)):
+        if code in codes:
+            return StoreFault(kind, told)
+    if code == "400":  # a HEAD's answer has no body to say more, and this is how credentials that expired look
+        return StoreFault(FaultKind.EXPIRED, told)
+    # An answer without a status is none: the connection broke before it was whole.
+    return StoreFault(fault_of_status(status, "").kind, told) if status else StoreFault(FaultKind.BROKEN, told)
