@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ValueRefusedError,
         WorkerCrashError,
     )
+    from o41td.input_worth import Contribution, Finding, contribution, findings, plot_shares, shares
     from o41td.nodes import Chain, Node, NodeStore, Span
     from o41td.opening import open_batch_stream, resume_batch_stream
     from o41td.planning import plan
@@ -72,12 +73,14 @@ _HOMES = {
     "CheckpointError": "o41td.errors",
     "ConfigError": "o41td.errors",
     "ConnectError": "o41td.errors",
+    "Contribution": "o41td.input_worth",
     "CoordinatorError": "o41td.errors",
     "CorruptDataError": "o41td.errors",
     "DataError": "o41td.errors",
     "DatasetConflictError": "o41td.errors",
     "DatasetWriter": "o41td.writing.dataset_writer",
     "FileSource": "o41td.config",
+    "Finding": "o41td.input_worth",
     "JsonLines": "o41td.shard_node",
     "ManifestSource": "o41td.config",
     "MemoryBoundError": "o41td.errors",
@@ -102,9 +105,13 @@ _HOMES = {
     "ValueRefusedError": "o41td.errors",
     "WorkerCrashError": "o41td.errors",
     "connect": "o41td.connecting",
+    "contribution": "o41td.input_worth",
+    "findings": "o41td.input_worth",
     "open_batch_stream": "o41td.opening",
     "plan": "o41td.planning",
+    "plot_shares": "o41td.input_worth",
     "resume_batch_stream": "o41td.opening",
+    "shares": "o41td.input_worth",
 }
 
 __all__ = [
@@ -118,12 +125,14 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "ConnectError",
+    "Contribution",
     "CoordinatorError",
     "CorruptDataError",
     "DataError",
     "DatasetConflictError",
     "DatasetWriter",
     "FileSource",
+    "Finding",
     "JsonLines",
     "ManifestSource",
     "MemoryBoundError",
@@ -149,9 +158,13 @@ __all__ = [
     "WorkerCrashError",
     "__version__",
     "connect",
+    "contribution",
+    "findings",
     "open_batch_stream",
     "plan",
+    "plot_shares",
     "resume_batch_stream",
+    "shares",
 ]
 
 

@@ -164,6 +164,25 @@ class BatchStreamConfig(ConfigModel):
         """The fields as they apply to one source, as plain data for the other processes."""
         return tuple(field.plan() for field in self.projected_fields(stage_index, source_index))
 
+    def project(self, rows: Any, *, stage: int = 0, source: int = 0) -> dict[str, Any]:
+        """Returns rows that come from anywhere as the arrays that training sees of them: for serving, and for tests.
+
+        Args:
+            rows: A `pyarrow.RecordBatch` or `Table`, as the source's shards hold them; where the source is a chain of
+                nodes, these are run first.
+            stage: The number of the stage whose source the rows might be of.
+            source: The source's number in that stage.
+
+        Returns:
+            By field name a new array [rows, *shape].
+
+        Raises:
+            O41Error: There is no such source, a column is missing, or a value does not fit.
+        """
+        from o41td.projecting import project  # which brings pyarrow: whoever has rows of Arrow's has it already
+
+        return project(self, rows, stage=stage, source=source)
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Reads a config file: `.json`, `.toml`, `.yaml` or `.yml`.

@@ -11,9 +11,13 @@ the first a worker takes over the folders that modules are looked for in, behind
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
+from collections import ChainMap
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -36,15 +40,19 @@ def packed(chain: Chain) -> bytes:
     """
     import cloudpickle
 
+    buffer = io.BytesIO()
+    # Python 3.11 gives each cached property a lock, with which no class of `__main__` that has one could travel.
+    table = ChainMap({cached_property: _reduced}, cloudpickle.Pickler.dispatch_table)
+    pickler = type("NodePickler", (cloudpickle.Pickler,), {"dispatch_table": table})
     try:
-        pickled = cloudpickle.dumps(chain)
+        pickler(buffer, protocol=5).dump(chain)
     except Exception as error:  # whatever an object's own pickling raises
         raise ConfigError(
             f"the nodes {chain!r} cannot be sent to the workers: {type(error).__name__}: {error}",
             advice="Open files, models and connections in a functools.cached_property, which is made anew there",
         ) from error
     folders = [path or os.getcwd() for path in sys.path]
-    return bytes(msgpack.packb([folders, pickled], unicode_errors="surrogateescape"))
+    return bytes(msgpack.packb([folders, buffer.getvalue()], unicode_errors="surrogateescape"))
 
 
 def opened(parcel: bytes) -> Chain:
@@ -65,6 +73,16 @@ def opened(parcel: bytes) -> Chain:
             advice="Define nodes in a module that workers can import too, or in the program itself",
         ) from error
     return chain
+
+
+def _reduced(kept: cached_property[Any]) -> tuple[Any, ...]:
+    return _restored, (kept.func, kept.attrname)
+
+
+def _restored(function: Callable[[Any], Any], name: str | None) -> cached_property[Any]:
+    kept = cached_property(function)
+    kept.attrname = name
+    return kept
 
 
 def plainly_pickled(value: Any) -> bytes:

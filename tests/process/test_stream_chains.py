@@ -27,6 +27,7 @@ from o41td import (
     resume_batch_stream,
 )
 from o41td.errors import ConfigError, CorruptDataError, NodeError, SchemaError
+from o41td.nodes import Span
 from sample_nodes import Counting, Dropping, Failing, NodeTrouble, Scale, Watched
 
 FIELDS = (
@@ -156,11 +157,15 @@ def test_nodes_of_the_program_itself_run_in_workers(shards, tmp_path: Path) -> N
     """A class of `__main__` travels with its code, a notebook's and a script's alike, without a guard."""
     script = tmp_path / "train.py"
     script.write_text(
+        "from functools import cached_property\n"
         "import pyarrow.compute as pc\n"
         "from o41td import BatchStreamConfig, Node, Parquet, ProjectedField, Stage, open_batch_stream\n"
         "class Half(Node):\n"
+        "    @cached_property\n"
+        "    def two(self):\n"
+        "        return 2.0\n"
         "    def forward(self, batch):\n"
-        "        return batch.append_column('half', pc.divide(pc.cast(batch['id'], 'double'), 2.0))\n"
+        "        return batch.append_column('half', pc.divide(pc.cast(batch['id'], 'double'), self.two))\n"
         "config = BatchStreamConfig(fields=[ProjectedField(name='half', source='half', dtype='f64')],\n"
         f"    stages=[Stage(sources=[Parquet({list(map(str, shards['parquet']))}) >> Half()], batch_size=63)])\n"
         "with open_batch_stream(config) as stream:\n"
@@ -168,3 +173,25 @@ def test_nodes_of_the_program_itself_run_in_workers(shards, tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.stdout.strip(), done.stderr) == ("976.5", "")  # the sum of 0 to 62 is 1953
+
+
+def test_projecting_rows_gives_what_the_stream_gives(shards) -> None:
+    """Serving sees the arrays that training saw: each row of a batch, read by its coordinates and projected alone."""
+    fields = [*FIELDS, ProjectedField(name="tokens", source="tokens", dtype="i32", length=5, pad=-1)]
+    chain = Parquet(shards["parquet"]) >> Scale(3)
+    config = BatchStreamConfig(
+        fields=fields, stages=[Stage(sources=[chain, Parquet(shards["parquet"]) >> Scale(7)], batch_size=16)]
+    )
+    first_rows = np.array([0, 40, 40])
+    with open_batch_stream(config) as stream:
+        for _ in range(3):
+            batch = stream.next()
+            assert batch is not None
+            for place, (source, shard, row) in enumerate(batch.coordinates().tolist()):
+                record = chain.nodes[0].forward(Span(int(first_rows[shard] + row), 1))
+                alone = config.project(record, source=source)
+                assert {name: value[0].tolist() for name, value in alone.items()} == {
+                    name: batch[name][place].tolist() for name in batch
+                }
+    with pytest.raises(ConfigError, match="no source 2 in stage 0"):
+        config.project(record, source=2)
