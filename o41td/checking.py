@@ -94,7 +94,10 @@ def host_figures() -> HostFigures:
 def _schemas_probe(outline: Outline) -> list[Probe]:
     sources = [source for stage in range(len(outline.job.stages)) for source in outline.sources_of(stage)]
     shards = sum(len(source.shards) for source in sources)
-    found = f"{shards} shards of {len(sources)} sources give the fields"
+    told = (
+        f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in ((shards, "shard"), (len(sources), "source"))
+    )
+    found = f"{' of '.join(told)}, all with the fields"
     return [Probe(group="shards", name="footers and schemas", state="ok", found=found)]
 
 

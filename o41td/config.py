@@ -201,6 +201,12 @@ class BatchStreamConfig(ConfigModel):
         """
         path = path_text(path)
         document = read_document(path)
+        if document.get("format") == "o41td-checkpoint":
+            raise ConfigError(
+                "this is a checkpoint, not a config",
+                where=path,
+                advice="Give the config; a checkpoint goes to --resume",
+            )
         try:
             config = cls.model_validate(document)
         except ConfigError as error:

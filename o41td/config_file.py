@@ -29,6 +29,8 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     parse = _PARSERS.get(file.suffix.lower())
     if file.is_dir():
         raise ConfigError("this is a folder, not a config file", where=str(file))
+    if parse is None and not os.path.exists(file):
+        raise ConfigError("there is no such file", where=str(file), advice="Check the path")
     if parse is None:
         raise ConfigError(
             f"the config file's suffix {file.suffix!r} is unknown",

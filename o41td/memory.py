@@ -327,7 +327,8 @@ class MemoryBound:
         shape = self.shape
         batch = human_bytes(batch_bytes_of(shape.field_row_bytes, shape.batch_size))
         workers = f"{shape.threads} worker{'' if shape.threads == 1 else 's'}"
-        windows = f"{sum(shape.window_rows)} rows in {len(shape.window_rows)} windows"
+        num_windows = len(shape.window_rows)
+        windows = f"{sum(shape.window_rows)} rows in {num_windows} window{'' if num_windows == 1 else 's'}"
         kept = windows if shape.window_rows else "all of whose rows stay decoded"
         stories = {
             "arena": f"{shape.num_slots} slots of {shape.block_rows} rows ({human_bytes(shape.slot_bytes)})",

@@ -341,17 +341,20 @@ def pack(
 def inspect(
     target: Annotated[str, typer.Argument(help="A shard, a file of another format, a manifest, or a config.")],
     rows: Annotated[int, typer.Option("--rows", min=0, help="How many of the first rows to show.")] = 3,
+    input_format: Annotated[
+        str | None, typer.Option("--format", help="What the file is, where its suffix does not tell.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw how long lists are here: padding and cuts.")] = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
     """Show what a file holds and how it is laid out: columns, row groups, codecs, lengths of lists, first rows.
 
-    Of a config, the first rows are those that a stream would deliver, and padding and cuts are told.
+    Of a config, the first rows of a file are shown as a stream would deliver them, and padding and cuts are told.
     """
     from o41td.cli.inspect import show_target
 
-    show_target(target, rows=rows, plot_path=plot, as_json=as_json)
+    show_target(target, rows=rows, input_format=input_format, plot_path=plot, as_json=as_json)
 
 
 @app.command()

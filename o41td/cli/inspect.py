@@ -23,12 +23,13 @@ _MOST_CELL_CHARACTERS = 100
 _SHOWN_BINS = 12
 
 
-def show_target(target: str, *, rows: int, plot_path: Path | None, as_json: bool) -> None:
+def show_target(target: str, *, rows: int, input_format: str | None, plot_path: Path | None, as_json: bool) -> None:
     """Print what there is to know of a file, a manifest or a config.
 
     Args:
         target: which.
         rows: how many of the first rows.
+        input_format: what a file is, where its suffix does not tell.
         plot_path: where to draw the lists' lengths.
         as_json: for programs.
 
@@ -40,7 +41,7 @@ def show_target(target: str, *, rows: int, plot_path: Path | None, as_json: bool
     """
     if plot_path is not None:
         check_plot(plot_path)
-    record = inspect_target(target, rows=rows)
+    record = inspect_target(target, rows=rows, input_format=input_format)
     if plot_path is not None:
         _draw(record["files"], plot_path)
     if as_json:
@@ -51,6 +52,8 @@ def show_target(target: str, *, rows: int, plot_path: Path | None, as_json: bool
         _print_split(console, name, split)
     for facts in record["files"]:
         _print_file(console, facts)
+    if plot_path is not None:
+        console.print(Text(f"drawn in {plot_path}", style="dim"))
 
 
 def _print_split(console: Console, name: str, split: Mapping[str, Any]) -> None:
@@ -154,9 +157,12 @@ def _draw(files: Sequence[Mapping[str, Any]], path: Path) -> None:
     for place, (source, name, lists) in enumerate(drawn, 1):
         axes = figure.add_subplot(len(drawn), 1, place)
         axes.stairs(lists["counts"], lists["edges"], fill=True, color="#0072B2")
-        axes.set(xlabel=f"length of {name}", ylabel="rows", title=source)
+        axes.set(
+            xlabel=f"length of {name}",
+            ylabel="rows",
+        )
+        axes.set_title(source, loc="left")
         if lists["length"] is not None:
             axes.axvline(lists["length"], color="#D55E00")
-            told = f"{lists['padding']:.1%} padding, {lists['cut']:.1%} of values cut"
-            axes.text(0.99, 0.95, told, transform=axes.transAxes, ha="right", va="top")
+            axes.set_title(f"{lists['padding']:.1%} padding, {lists['cut']:.1%} of values cut", loc="right")
     figure.savefig(path, dpi=150)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from o41td.cli.failure import UsageProblem
 from o41td.cli.progress import opening_shown
-from o41td.cli.wording import count_text
+from o41td.cli.wording import count_text, counted_text
 
 __all__ = ["TraceQuestion", "batch_view", "row_view", "show_trace"]
 
@@ -168,7 +168,7 @@ def _heading(record: Mapping[str, Any], num_rows: int) -> Text:
         text.append(f"step {count_text(record['step'])}")
     else:
         text.append(f"step {count_text(record['step'])} of rank {record['rank']} of {record['world_size']}")
-    return text.append(f"; {count_text(num_rows)} rows")
+    return text.append(f"; {counted_text(num_rows, 'row')}")
 
 
 def _short_name(record: Mapping[str, Any], source: str) -> str:
@@ -183,9 +183,19 @@ def _common_folder(uris: Sequence[str]) -> str:
 
 
 def _value_text(value: Any) -> Text:
-    """A value in a cell: a long list by its first items and its length, long text cut."""
+    """A value in a cell: a long list by its first items and its length, texts one a line, long text cut."""
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        lines = [_shortened(item) for item in value[:_MOST_ITEMS]]
+        more = len(value) - len(lines)
+        return Text("\n".join([*lines, f"… and {count_text(more)} more"] if more else lines))
     if isinstance(value, list) and len(value) > _MOST_ITEMS:
         shown = json.dumps(value[:_MOST_ITEMS], ensure_ascii=False)
         return Text(f"{shown[:-1]}, …] ({count_text(len(value))})")
     shown = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     return Text(shown if len(shown) <= _MOST_TEXT else f"{shown[: _MOST_TEXT - 1]}…")
+
+
+def _shortened(text: str) -> str:
+    """A text with its middle left out if it is long: a path is told apart by its end."""
+    end = 2 * _MOST_TEXT // 3
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - end - 1]}…{text[-end:]}"

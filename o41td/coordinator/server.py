@@ -663,7 +663,9 @@ class LoaderServer:
         """Writes bad rows down and tells everybody; a file that cannot be written stops nothing."""
         assert self._quarantine is not None
         index = self._by_stage[found.stage][found.source]
-        text = f"{len(found.rows)} rows are replaced by others of their source: {error_from_record(found.error)}"
+        count = len(found.rows)
+        told = "1 row is replaced by another" if count == 1 else f"{count} rows are replaced by others"
+        text = f"{told} of {'its' if count == 1 else 'their'} source: {error_from_record(found.error)}"
         try:
             self._quarantine.write_down(found, index)
         except OSError as error:

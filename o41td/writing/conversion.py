@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from o41td.writing.row_shuffle import RowShuffle
 from o41td.writing.saved_shard import RECORDS_FOLDER, SavedShard
 from o41td.writing.shard_cutter import ShardCutter
 
-__all__ = ["WriteJob", "WriteProgress", "WriteReport", "claim_folder", "run_write"]
+__all__ = ["WriteJob", "WriteProgress", "WriteReport", "claimed_folder", "run_write"]
 
 _SPLIT, _SHUFFLE = 1, 2
 _MASK = (1 << 64) - 1
@@ -154,7 +154,6 @@ def run_write(
     """
     files = list_inputs(job.inputs, job.input_format)
     writer = DatasetWriter(job.manifest_uri, job.encoding, storage, layout=job.layout)
-    claim_folder(writer, job.record(files))
     reading = _Reading(job, files)
     shards: list[SavedShard] = []
 
@@ -167,6 +166,7 @@ def run_write(
         tell()
 
     with ExitStack() as held:
+        held.enter_context(claimed_folder(writer, job.record(files)))
         cutter = held.enter_context(
             ShardCutter(writer, stage=job.stage, shard_bytes=job.shard_bytes, threads=job.threads, on_shard=on_shard)
         )
@@ -195,15 +195,26 @@ def run_write(
     )
 
 
-def claim_folder(writer: DatasetWriter, record: bytes) -> None:
-    """Makes a data set's folder one job's, for good.
+@contextmanager
+def claimed_folder(writer: DatasetWriter, record: bytes) -> Iterator[None]:
+    """Makes a data set's folder one job's, for good; but for one that claimed it and fails before it has a shard.
 
     Raises:
         DatasetConflictError: It is another job's; the settings that differ are named.
     """
     name = f"{RECORDS_FOLDER}/job.json"
-    if writer.folder.create(name, record):
-        return
+    is_new = writer.folder.create(name, record)
+    if not is_new:
+        _check_same_job(writer, name, record)
+    try:
+        yield
+    except BaseException:
+        if is_new and not writer.folder.sizes(f"{RECORDS_FOLDER}/shards/"):
+            writer.folder.remove(name)
+        raise
+
+
+def _check_same_job(writer: DatasetWriter, name: str, record: bytes) -> None:
     before, now = (json.loads(data) for data in (writer.folder.read(name) or b"{}", record))
     differing = [key for key in now if before.get(key) != now[key]]
     if differing:

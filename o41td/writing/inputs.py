@@ -29,6 +29,7 @@ from o41td.writing.column_inputs import arrow_batches, csv_batches, parquet_batc
 from o41td.writing.mds_input import MDS_INDEX, mds_batches
 from o41td.writing.packed_lists import unpacked
 from o41td.writing.record_inputs import json_batches, message_batches
+from o41td.writing.saved_shard import RECORDS_FOLDER
 from o41td.writing.tar_input import tar_batches
 
 __all__ = ["INPUT_FORMATS", "InputFile", "InputRows", "list_inputs", "read_inputs"]
@@ -97,7 +98,8 @@ def list_inputs(entries: Sequence[str], input_format: str | None = None) -> tupl
 
     Raises:
         MissingShardError: A path does not exist.
-        ConfigError: Nothing matches, a format is not known, or a file is named twice.
+        ConfigError: Nothing matches, a format is not known, a file is named twice, or a folder is a data set of several
+            splits.
     """
     paths = [path for entry in entries for path in _matches(entry, input_format)]
     found = [_input_file(path, input_format) for path in paths]
@@ -160,13 +162,14 @@ def _matches(entry: str, input_format: str | None) -> list[str]:
     if os.path.isdir(path):
         if input_format in (None, "mds") and os.path.isfile(os.path.join(path, MDS_INDEX)):
             return [path]
+        _check_one_split(path)
         found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
         found = sorted(name for name in found if _is_data(name[len(path) + 1 :]) and _format_of(name) is not None)
         formats = sorted({str(_format_of(name)) for name in found})
         if input_format is not None:
             found = [name for name in found if _format_of(name) == input_format]
         elif len(formats) > 1:
-            raise ConfigError(f"{path} holds {' and '.join(formats)} files; say which with a format, or name the files")
+            raise ConfigError(f"{path} holds {' and '.join(formats)} files; say which with --format, or name the files")
     elif os.path.exists(path):
         found = [path]
     elif glob.has_magic(path):
@@ -178,11 +181,24 @@ def _matches(entry: str, input_format: str | None) -> list[str]:
     return found
 
 
+def _check_one_split(path: str) -> None:
+    """Refuses a data set of several splits: read as one, what validates would be trained on."""
+    folder = os.path.join(path, RECORDS_FOLDER, "shards")
+    splits = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    if len(splits) > 1:
+        raise ConfigError(
+            f"{path} is a data set of several splits, {', '.join(splits)}",
+            advice="Give the folder of the one that is meant, or of each if they are to be mixed",
+        )
+
+
 def _input_file(path: str, input_format: str | None) -> InputFile:
     of_path = "mds" if os.path.isdir(path) else _format_of(path)
     chosen = input_format or of_path
     if chosen is None:
-        raise ConfigError(f"{path}: its suffix tells no format; say which of {', '.join(INPUT_FORMATS)} it is")
+        raise ConfigError(
+            f"{path}: its suffix tells no format; say with --format which of {', '.join(INPUT_FORMATS)} it is"
+        )
     if chosen not in _READERS:
         raise ConfigError(f"{chosen!r} is no format; give one of {', '.join(INPUT_FORMATS)}")
     facts = os.stat(os.path.join(path, MDS_INDEX) if chosen == "mds" else path)

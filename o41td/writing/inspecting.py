@@ -12,7 +12,7 @@ from typing import Any
 
 from o41td.config import BatchStreamConfig
 from o41td.config_file import read_document
-from o41td.errors import ConfigError, CorruptDataError
+from o41td.errors import ConfigError, CorruptDataError, error_from_record
 from o41td.fields import FieldPlan
 from o41td.job import SourceJob, job_of
 from o41td.manifest import Manifest, read_manifest
@@ -37,12 +37,13 @@ class _Look:
     fields: tuple[FieldPlan, ...] = ()
 
 
-def inspect_target(target: str, *, rows: int) -> dict[str, Any]:
+def inspect_target(target: str, *, rows: int, input_format: str | None = None) -> dict[str, Any]:
     """Returns what there is to know of a target.
 
     Args:
         target: A config, a manifest, or a file or folder of a known format.
         rows: How many of the first rows to show.
+        input_format: What a file is; a config or a manifest where it may be one, else from the suffix, if left out.
 
     Returns:
         `kind` ("file", "manifest", "config") and `files`, each as `inspection.facts_of` says, with its `source` for a
@@ -53,8 +54,8 @@ def inspect_target(target: str, *, rows: int) -> dict[str, Any]:
 
     Blocks: while child processes read.
     """
-    if not target.lower().endswith(_CONFIG_SUFFIXES) or not os.path.isfile(target):
-        files = list_inputs([target])
+    if input_format is not None or not target.lower().endswith(_CONFIG_SUFFIXES) or not os.path.isfile(target):
+        files = list_inputs([target], input_format)
         return {"kind": "file", "files": [_facts_of(_Look(path=files[0].path, format=files[0].format), rows)]}
     document = read_document(target)
     if "splits" in document:
@@ -119,5 +120,5 @@ def _facts_of(look: _Look, rows: int) -> dict[str, Any]:
         raise CorruptDataError(f"the process that looked at this file did not survive it: {why}", shard=look.path)
     answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
-        raise CorruptDataError(f"the file cannot be shown: {answer['error']}", shard=look.path)
+        raise error_from_record(answer["error"])
     return answer

@@ -4,7 +4,7 @@
 
     {"path", "format", "encoding", "source", "fields": [FieldPlan records], "rows": n}
 
-and prints what `facts_of` returns, or ``{"error": text}``. With `fields` the first rows are those that a stream would
+and prints what `facts_of` returns, or ``{"error": record}``. With `fields` the first rows are those that a stream would
 deliver, and each list field's padding is told; without, they are what the file holds.
 """
 
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from o41td.errors import O41Error
+from o41td.errors import CorruptDataError, O41Error, error_to_record
 from o41td.fields import FieldPlan
 from o41td.projection import PACKED_KEY
 from o41td.workers.parquet import ReaderPool
@@ -199,9 +199,10 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return facts_of(request)
     except O41Error as error:
-        return {"error": str(error)}
+        return {"error": error_to_record(error)}
     except Exception as error:  # noqa: BLE001 - whatever a damaged file does to a reader is the answer
-        return {"error": f"{request['path']} cannot be read: {type(error).__name__}: {error}"}
+        told = f"the file cannot be shown: {type(error).__name__}: {error}"
+        return {"error": error_to_record(CorruptDataError(told, shard=request["path"]))}
 
 
 if __name__ == "__main__":

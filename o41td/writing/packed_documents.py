@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from o41td.errors import ConfigError, SchemaError, ValueRefusedError
 from o41td.storage_config import StorageConfig
-from o41td.writing.conversion import WriteProgress, claim_folder
+from o41td.writing.conversion import WriteProgress, claimed_folder
 from o41td.writing.dataset_writer import DatasetWriter
 from o41td.writing.inputs import InputFile, InputRows, list_inputs, read_inputs
 from o41td.writing.layout import BALANCED, Layout
@@ -37,6 +37,7 @@ __all__ = ["METHODS", "PackJob", "PackReport", "run_pack"]
 
 _MASK = (1 << 64) - 1
 _BATCH_SEQUENCES = 256
+_COLUMN_ADVICE = "Name the column of token lists with --column, one of bools with --mask-column"
 
 METHODS: Mapping[str, Callable[[int], SequencePacker]] = {"concatenate": Concatenate, "best-fit": BestFit}
 """Ways to pack, by name."""
@@ -158,13 +159,15 @@ def run_pack(
     """
     files = list_inputs(job.inputs, job.input_format)
     writer = DatasetWriter(job.manifest_uri, storage=storage, layout=job.layout, schema=_schema_of())
-    claim_folder(writer, job.record(files))
     packing = _Packing(job, files)
     shards: list[SavedShard] = []
     rows = digest = 0
-    with ShardCutter(
-        writer, stage=job.stage, shard_bytes=job.shard_bytes, threads=job.threads, on_shard=shards.append
-    ) as cutter:
+    with (
+        claimed_folder(writer, job.record(files)),
+        ShardCutter(
+            writer, stage=job.stage, shard_bytes=job.shard_bytes, threads=job.threads, on_shard=shards.append
+        ) as cutter,
+    ):
         sequences = packing.sequences()
         while chunk := list(islice(sequences, _BATCH_SEQUENCES)):
             batch = _batch_of(chunk, job, files)
@@ -258,10 +261,12 @@ def _lists_of(part: InputRows, column: str, where: str) -> tuple[NDArray[Any], N
     """A list column's values end to end, and where each row begins and the last one ends; null lists are empty."""
     names = part.batch.schema.names
     if column not in names:
-        raise SchemaError(f"there is no such column; there are {', '.join(names)}", shard=where, column=column)
+        told = f"there is no such column; there are {', '.join(names)}"
+        raise SchemaError(told, shard=where, column=column, advice=_COLUMN_ADVICE)
     lists = part.batch.column(names.index(column))
     if not is_flat_list(lists.type):
-        raise SchemaError(f"it has type {lists.type}, and documents are lists of numbers", shard=where, column=column)
+        told = f"it has type {lists.type}, and documents are lists of numbers"
+        raise SchemaError(told, shard=where, column=column, advice=_COLUMN_ADVICE)
     values = lists.flatten()
     if values.null_count:
         raise ValueRefusedError("a list has a null item", shard=where, column=column)

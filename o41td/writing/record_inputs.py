@@ -27,11 +27,11 @@ def json_batches(path: Path) -> Iterator[Any]:
     """Yields the rows of a file of JSON objects, one a line; empty lines are passed over.
 
     Raises:
-        CorruptDataError: A line is no JSON object; the error says which.
+        CorruptDataError: A line is no JSON object; the error says which, counted from 1 as editors do.
         SchemaError: Values of one key have no type in common.
     """
     with _opened(path) as file:
-        lines = ((number, line) for number, line in enumerate(file) if line.strip())
+        lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
         yield from record_batches(_decoded(lines, msgspec.json.decode, path, "line"))
 
 
@@ -39,7 +39,7 @@ def message_batches(path: Path) -> Iterator[Any]:
     """Yields the rows of a file of frames as in `msgpack.zstf` shards.
 
     Raises:
-        CorruptDataError: A frame is no MessagePack map; the error says which.
+        CorruptDataError: A frame is no MessagePack map; the error says which, counted from 0 as rows are.
         SchemaError: Values of one key have no type in common.
     """
     feed = open_feed(path.open("rb"), MESSAGE_PACK, max_record_bytes=_MAX_RECORD_BYTES)
@@ -58,9 +58,9 @@ def _decoded(
         try:
             record = decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptDataError(f"{noun} {number} cannot be read: {error}", shard=str(path), row=number) from error
+            raise CorruptDataError(f"{noun} {number} cannot be read: {error}", shard=str(path)) from error
         if not isinstance(record, dict) or not all(isinstance(key, str) for key in islice(record, 1000)):
-            raise CorruptDataError(f"{noun} {number} is no object with names for keys", shard=str(path), row=number)
+            raise CorruptDataError(f"{noun} {number} is no object with names for keys", shard=str(path))
         yield record
 
 

@@ -27,7 +27,7 @@ from o41td.order import add_digests
 from stream_reference import Reference, stage_of, stream_config
 
 #  Two seconds, so that a stopped process is found soon and a busy host's is not taken for one.
-STALL_TIMEOUT_S = 2
+STALL_TIMEOUT_S = 5
 NUM_BATCHES = 12
 WORKER_POINTS = {
     "fetching": "call.ShardReader.read_rows",

@@ -61,6 +61,7 @@ def test_a_damaged_page(tmp_path: Path, write_shards: shard_writer.ShardWriter) 
     code, record = check(config_of(tmp_path, [first, second]))
     assert (code, found(record, "readable")["state"]) == (1, "fail")
     assert str(first) in found(record, "readable")["found"]
+    assert found(record, "footers and schemas")["found"] == "2 shards of 1 source, all with the fields"
     assert found(record, "values")["found"] == "0 of 16 sampled rows do not fit the fields"
 
 

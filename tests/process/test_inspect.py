@@ -55,6 +55,7 @@ def test_a_config_on_the_command_line(manifest_uri, tmp_path):
     shown = o41td("inspect", path, "--plot", picture)
     assert shown.code == 0, shown.err
     assert "30.0% padding, 30.0% of values cut" in shown.out
+    assert f"drawnin{picture}" in "".join(shown.out.split())
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -74,3 +75,23 @@ def test_files_of_other_formats_and_bad_ones(tmp_path, parquet_testing):
     for path in (cut, encrypted):
         with pytest.raises(CorruptDataError, match=path.name):
             inspect_target(str(path), rows=1)
+
+
+def test_a_file_whose_suffix_does_not_tell(tmp_path):
+    """Its format can be given, as to `write`; also that of lines whose name is a config's."""
+    for name in ("a.txt", "a.json"):
+        (tmp_path / name).write_text('{"x": 1}\n{"x": 2}\n')
+        shown = o41td("inspect", tmp_path / name, "--format", "jsonl", "--json")
+        assert shown.code == 0, shown.err
+        assert json.loads(shown.out)["files"][0]["rows"] == [{"x": 1}, {"x": 2}]
+
+
+def test_what_to_do_is_said_once(tmp_path):
+    """A file that is cut short is named once, with one remedy, though a process of its own has read it."""
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes((tmp_path / "a.parquet").read_bytes()[:-6])
+    with pytest.raises(CorruptDataError) as refused:
+        inspect_target(str(cut), rows=1)
+    told = str(refused.value)
+    assert (told.count("Replace the shard"), told.count(str(cut))) == (1, 1)

@@ -142,8 +142,9 @@ def test_what_cannot_be_packed(documents, tmp_path):
     uri = str(tmp_path / "out" / "m.json")
     with pytest.raises(ConfigError, match="no way to pack"):
         PackJob(inputs=[], manifest_uri=uri, length=4, method="worst-fit")
-    with pytest.raises(SchemaError, match="there are tokens, mask"):
+    with pytest.raises(SchemaError, match=r"there are tokens, mask.*Name the column of token lists with --column"):
         run_pack(PackJob(inputs=[str(documents)], manifest_uri=uri, length=4, column="text"))
+    assert run_pack(PackJob(inputs=[str(documents)], manifest_uri=uri, length=4)).shards  # in the same folder
     bad = tmp_path / "bad.parquet"
     pq.write_table(pa.table({"tokens": [[1], [2, -3]], "mask": [[True], [True]]}), bad)
     other = str(tmp_path / "bad" / "m.json")

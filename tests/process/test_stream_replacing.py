@@ -85,7 +85,7 @@ def test_a_resume_and_a_later_epoch_replace_alike(damaged, open_stream, tmp_path
     assert [line["num_rows"] for line in _lines_of(tmp_path / "bad.jsonl")] == [16, 16]  # one of each stream
 
 
-def test_of_values_that_do_not_fit_only_their_rows_are_replaced(tmp_path, open_stream):
+def test_of_values_that_do_not_fit_only_their_rows_are_replaced(tmp_path, open_stream, caplog):
     """Rows 21 and 37 hold 2^31, row 22 a null: the others of their row groups arrive as they are."""
     values = [row if row not in (21, 22, 37) else None if row == 22 else 2**31 for row in range(64)]
     pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), tmp_path / "a.parquet", row_group_size=16)
@@ -100,6 +100,8 @@ def test_of_values_that_do_not_fit_only_their_rows_are_replaced(tmp_path, open_s
     assert not {2**31, 21, 22, 37} & {ids[row] for row in (21, 22, 37)}
     told = sorted((line["row_group"], tuple(map(tuple, line["rows"]))) for line in _lines_of(tmp_path / "bad.jsonl"))
     assert told == [(1, ((21, 23),)), (2, ((37, 38),))]
+    assert "2 rows are replaced by others of their source" in caplog.text
+    assert "1 row is replaced by another of its source" in caplog.text
 
 
 def test_a_bad_line_of_a_shard_of_records_is_replaced_alone(tmp_path, open_stream):

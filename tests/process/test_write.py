@@ -84,6 +84,14 @@ def test_parquet_is_laid_out_anew(lines, tmp_path):
     assert run_write(job).digest == packed.digest
 
 
+def test_a_data_set_of_several_splits_is_no_input(lines, tmp_path):
+    """Its splits would become one without a word: it is refused by their names; their folders are inputs."""
+    run_write(job_of(lines, tmp_path / "set", splits={"train": 0.5, "validation": 0.5}))
+    with pytest.raises(ConfigError, match="several splits, train, validation"):
+        run_write(job_of(str(tmp_path / "set"), tmp_path / "out"))
+    run_write(job_of(str(tmp_path / "set" / "train"), tmp_path / "out"))
+
+
 def test_only_some_columns(lines, tmp_path):
     """Columns that are named are kept, in that order; one that is not there is refused."""
     report = run_write(job_of(lines, tmp_path / "out", columns=["tokens", "id"]))
@@ -102,6 +110,14 @@ def test_another_job_is_refused(lines, tmp_path):
     with pytest.raises(DatasetConflictError, match="other inputs"):
         run_write(job_of(lines, tmp_path / "out"))
     assert sorted(path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")) == before
+
+
+def test_a_job_that_failed_before_its_first_shard_claims_nothing(lines, tmp_path):
+    """What was wrong is put right, and the same folder taken: nothing in it was made of the former settings."""
+    with pytest.raises(ConfigError, match="no column 'nope'"):
+        run_write(job_of(lines, tmp_path / "out", columns=["nope"]))
+    assert not (tmp_path / "out" / "_o41td" / "job.json").exists()
+    run_write(job_of(lines, tmp_path / "out", columns=["id"]))
 
 
 def test_shares_that_do_not_add_up(lines, tmp_path):

@@ -12,6 +12,7 @@ from o41td.cli.comparison import halves_of
 from o41td.cli.pace import Figures, StageLeg
 from o41td.cli.progress import LiveProgress, PlainProgress, progress_on
 from o41td.cli.status import loaders_view
+from o41td.cli.trace import batch_view
 
 LOADER: dict[str, Any] = {
     "name": "job-17",
@@ -215,3 +216,15 @@ def test_the_demo_stops_in_the_middle_of_all_batches(
     legs = [StageLeg(stage=i, name=str(i), num_batches=n, expected_batches=n) for i, n in enumerate(batches)]
     halves = halves_of(legs)
     assert [[(leg.stage, leg.num_batches) for leg in half] for half in halves] == [first, rest]
+
+
+def test_texts_of_a_list_are_told_apart_by_their_ends():
+    """`trace --show` of a list of texts: each on its line, the middle of a long one left out, twelve at most."""
+    documents = [f"/data/{'x' * 80}/0.parquet#{number}" for number in range(14)]
+    place = {"place": 0, "row": 3, "row_group": 0, "shard": "/a.parquet", "source": "s/web"}
+    heading = {"batch": 0, "number": 0, "stage_name": "s", "lane": 0, "state": "ahead", "world_size": 1, "step": 0}
+    text = shown(batch_view({**heading, "rows": [{**place, "values": {"documents": documents}}]}, ["documents"]), 120)
+    assert [f"/0.parquet#{number}" in text for number in range(14)] == [True] * 12 + [False] * 2
+    assert f"/data/{'x' * 13}…{'x' * 28}/0.parquet#0" in text
+    assert "… and 2 more" in text
+    assert "; 1 row\n" in text

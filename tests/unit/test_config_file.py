@@ -124,6 +124,7 @@ def test_the_quarantine_file_is_beside_the_config_by_default_too(tmp_path, monke
         ("c.yaml", "1: 2", "Keys should be strings"),
         ("c.json", b"\xff\xfe", "not UTF-8"),
         ("c.json", '{"seed": -1, "stages": [], "fields": []}', "`seed`: -1 is out of range"),
+        ("c.json", '{"format": "o41td-checkpoint"}', "this is a checkpoint, not a config"),
         ("c.toml", "[storage]\nregion = 'x'\n", "storage=StorageConfig(...)"),
     ],
 )
@@ -163,3 +164,9 @@ def test_deep_nesting_is_refused(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=rf"deep.*{name}"):
         BatchStreamConfig.load(tmp_path / name)
+
+
+def test_a_file_that_is_not_there_is_told_before_its_suffix(tmp_path):
+    """A mistyped name is no matter of suffixes."""
+    with pytest.raises(ConfigError, match="there is no such file"):
+        BatchStreamConfig.load(tmp_path / "nothere")

@@ -174,6 +174,8 @@ def test_explain_is_a_table_biggest_first():
     assert "120.1 MiB" in lines[1]
     assert lines[3].split()[1:3] == ["1.3", "MiB"]
     assert lines[4].endswith("20 shards, 1000 units, 8192 rows in 2 windows")
+    one = memory_bound(replace(SHAPE, window_rows=(512,))).explain()
+    assert "512 rows in 1 window\n" in one
     resident = memory_bound(replace(SHAPE, window_rows=(), extra_slots=9)).explain().splitlines()
     assert resident[4].endswith("20 shards, 1000 units, all of whose rows stay decoded")
 

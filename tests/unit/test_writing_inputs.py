@@ -206,13 +206,13 @@ def test_what_cannot_be_read(tmp_path):
     """Missing, doubled, unknown and damaged inputs are refused by name."""
     with pytest.raises(MissingShardError, match=r"no\.jsonl"):
         read(tmp_path / "no.jsonl")
-    (tmp_path / "a.jsonl").write_text('{"a": 1}\n[1]\n')
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n\n[1]\n')
     with pytest.raises(ConfigError, match="named twice"):
         read(tmp_path / "a.jsonl", tmp_path / "a.*")
-    with pytest.raises(CorruptDataError, match="line 1 is no object"):
+    with pytest.raises(CorruptDataError, match="line 3 is no object"):
         read(tmp_path / "a.jsonl")
     (tmp_path / "a.xyz").write_text("")
-    with pytest.raises(ConfigError, match="tells no format"):
+    with pytest.raises(ConfigError, match="tells no format; say with --format"):
         read(tmp_path / "a.xyz")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(CorruptDataError, match=r"b\.parquet"):
