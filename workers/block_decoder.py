@@ -126,6 +126,11 @@ class BlockDecoder:
             self._chains[source] = chain
         return chain
 
+    def take_result_counts(self, source: int) -> tuple[int, int, str | None] | None:
+        """As `ChainReader.take_counts`, of a source that is a chain; else None."""
+        chain = self._chains.get(source)
+        return None if chain is None else chain.take_counts()
+
     def is_kept(self, source: int, piece: Piece) -> bool:
         """Whether the block cache most likely has a piece, so that nothing of it need be fetched.
 

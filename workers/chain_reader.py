@@ -89,6 +89,7 @@ class ChainReader:
         )
         self._names = names
         self._tables: tuple[str, RecordTables] | None = None
+        self._told: tuple[int, int, str | None] = (0, 0, None)
         self._cell: tuple[Any, Any] = (None, None)
 
     @property
@@ -172,6 +173,15 @@ class ChainReader:
             )
             self._tables = (piece.uri, tables)
         return self._tables[1].read_rows(start, stop)
+
+    def take_counts(self) -> tuple[int, int, str | None]:
+        """Returns results found in the nodes' stores, and not, since the last call; once, why one was not kept."""
+        stores = {id(store): store for node in self._chain.nodes if (store := node.settings.store) is not None}
+        hits = sum(store.hits for store in stores.values())
+        misses = sum(store.misses for store in stores.values())
+        failure = next((store.failure for store in stores.values() if store.failure), None)
+        told, self._told = self._told, (hits, misses, self._told[2] or failure)
+        return hits - told[0], misses - told[1], None if told[2] else failure
 
     def close(self) -> None:
         """Closes what is open."""

@@ -47,6 +47,7 @@ __all__ = [
     "ReadFooter",
     "ResolveFailed",
     "ResolveSource",
+    "ResultsUsed",
     "ServeFrom",
     "SourceResolved",
     "StatsReply",
@@ -219,6 +220,18 @@ class CacheUsed(NamedTuple):
     evicted_files: int
     evicted_bytes: int
     broken_files: int
+    failure: str | None
+
+
+class ResultsUsed(NamedTuple):
+    """What the stores of a source's nodes did for a block, sent before the block's own answer: results found and not.
+
+    `failure` says why a result could not be kept, once.
+    """
+
+    block_id: int
+    hits: int
+    misses: int
     failure: str | None
 
 
@@ -429,6 +442,7 @@ Message = (
     | DecodeBlock
     | PieceBegun
     | CacheUsed
+    | ResultsUsed
     | BlockDecoded
     | BlockFailed
     | StorageUsed
@@ -463,6 +477,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     DecodeBlock,
     PieceBegun,
     CacheUsed,
+    ResultsUsed,
     BlockDecoded,
     BlockFailed,
     StorageUsed,

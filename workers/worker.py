@@ -46,6 +46,7 @@ from o41td.workers.messages import (
     ReadFooter,
     ResolveFailed,
     ResolveSource,
+    ResultsUsed,
     SourceResolved,
     WorkerReady,
     carries_descriptor,
@@ -104,6 +105,7 @@ class Worker:
                     self._read_ahead(self._decoder)
                     decoded = self._decoded(self._decoder, message)
                     self._tell_cache(message.block_id)
+                    self._tell_results(self._decoder, message)
                     self._answer(decoded)
                 case _:
                     raise AssertionError(f"{type(message).__name__} is no order for a worker")
@@ -148,6 +150,11 @@ class Worker:
             counts, failure = self._cache.take_counts()
             if any(counts.values()) or failure is not None:
                 self._answer(CacheUsed(block_id, failure=failure, **counts))
+
+    def _tell_results(self, decoder: BlockDecoder, order: DecodeBlock) -> None:
+        counts = decoder.take_result_counts(order.source)
+        if counts is not None and any(counts):
+            self._answer(ResultsUsed(order.block_id, *counts))
 
     def _answer(self, message: Message) -> None:
         try:

@@ -84,6 +84,7 @@ from o41td.workers.messages import (
     PieceBegun,
     ResolveFailed,
     ResolveSource,
+    ResultsUsed,
     ServeFrom,
     SourceResolved,
     StatsReply,
@@ -547,6 +548,13 @@ class LoaderServer:
                 self._figures.note_cache(key.stage, key.source, message)
                 if message.failure is not None:
                     self._tell_cache_failure(message.failure)
+            case ResultsUsed():
+                assert self._table is not None
+                key = self._table[message.block_id].key
+                self._figures.note_results(key.stage, key.source, message)
+                if message.failure is not None:
+                    text = f"results of nodes cannot be kept: {message.failure}. The stream goes on without"
+                    self._tell_all(LoaderNotice(text, is_warning=True))
             case PieceBegun():
                 self._handle(PieceWasBegun(worker.number, message.block_id, message.piece))
             case BlockFailed():
@@ -565,7 +573,7 @@ class LoaderServer:
             case SourceResolved() | ResolveFailed():
                 is_there = isinstance(self._desk, SourceDesk)
                 return is_there and self._desk is not None and self._desk.awaits(worker.number, message.task_id)
-            case BlockDecoded() | BlockFailed() | PieceBegun() | CacheUsed():
+            case BlockDecoded() | BlockFailed() | PieceBegun() | CacheUsed() | ResultsUsed():
                 if self._state is None or self._table is None:
                     return False
                 if not self._state.workers[worker.number].is_at(message.block_id):
@@ -575,9 +583,14 @@ class LoaderServer:
                     return 0 <= message.piece < len(block.pieces)
                 if isinstance(message, CacheUsed):
                     return self._job is not None and self._job.cache_dir is not None
+                if isinstance(message, ResultsUsed):
+                    return self._has_nodes(block.key.stage, block.key.source)
                 return all(_are_rows_of(block, bad.rows) for bad in _bad_rows_of(message))
             case _:
                 return False
+
+    def _has_nodes(self, stage: int, source: int) -> bool:
+        return self._job is not None and self._job.stages[stage].sources[source].chain is not None
 
     def _tell_cache_failure(self, why: str) -> None:
         """Tells everybody that blocks are not kept any more, when the first worker says so."""

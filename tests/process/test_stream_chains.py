@@ -39,7 +39,7 @@ FIELDS = (
 def config_of(*sources: Any, **keys: Any) -> BatchStreamConfig:
     """A shuffled stage, blocks smaller than most row groups."""
     stage = Stage(sources=list(sources), batch_size=7, shuffle=Shuffle(buffer_rows=20))
-    return BatchStreamConfig(fields=FIELDS, stages=[stage], **{"block_rows": 10, "lanes": 1, **keys})
+    return BatchStreamConfig(fields=FIELDS, stages=[stage], **{"block_rows": 10, "lanes": 1, "threads": 1, **keys})
 
 
 def rows_of(stream: Any) -> list[tuple[int, float]]:
@@ -107,7 +107,7 @@ def test_a_source_of_the_users_own_is_read_by_span() -> None:
 
 def test_what_a_node_raises_arrives_with_its_own_type(shards) -> None:
     """The exception is of the node's class and of ours; it names node, shard and rows, and holds the traceback."""
-    config = config_of(Parquet(shards["parquet"]).named("web") >> Scale() >> Failing(50).named("strict"), threads=1)
+    config = config_of(Parquet(shards["parquet"]).named("web") >> Scale() >> Failing(50).named("strict"))
     with (
         open_batch_stream(config) as stream,
         pytest.raises(NodeTrouble, match="node 'strict' raised NodeTrouble") as caught,
@@ -145,12 +145,17 @@ def test_results_are_kept_for_the_next_run(shards, tmp_path: Path) -> None:
     source = Parquet(shards["parquet"], columns=["id"]).frozen()
     runs = []
     for block_rows in (10, 17):
-        runs.append(rows_of(open_batch_stream(config_of(source >> Scale(3).cached(tmp_path), block_rows=block_rows))))
-        files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.arrow")}
-        runs.append([files])  # type: ignore[list-item]
-    assert runs[0] == runs[2]
-    assert runs[1] == runs[3]
-    assert len(runs[1][0]) == 3  # two shards that fit one result each, and the sample
+        with open_batch_stream(config_of(source >> Scale(3).cached(tmp_path), block_rows=block_rows)) as stream:
+            rows = [number for batch in stream for number in batch["scaled"].tolist()]
+            counts = [(figures["cache_hits"], figures["cache_misses"]) for figures in stream.stats()["sources"]]
+        runs.append((rows, counts, {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*.arrow")}))
+    (first, first_counts, kept), (second, second_counts, kept_then) = runs
+    assert first == second
+    assert kept == kept_then
+    assert len(kept) == 3  # two shards that fit one result each, and the sample
+    assert first_counts[0][1] >= 2
+    assert second_counts[0][0] >= 2
+    assert second_counts[0][1] == 0
 
 
 def test_nodes_of_the_program_itself_run_in_workers(shards, tmp_path: Path) -> None:
