@@ -31,11 +31,12 @@ class ManifestSelection(NamedTuple):
 
 
 class ChainJob(NamedTuple):
-    """A chain of nodes: packed, its fingerprint, and which columns of its shards it wants; None is all."""
+    """A chain of nodes: packed, its fingerprint, which columns of its shards it wants (None is all), where it runs."""
 
     parcel: bytes
     fingerprint: str
     columns: tuple[str, ...] | None
+    place: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ class StreamJob:
     quarantine_file: str = ""
     cache_dir: str | None = None
     cache_limit_bytes: int | None = None
+    cluster: str | None = None
     excluded: Exclusions = NOTHING_EXCLUDED
 
     def to_record(self) -> dict[str, Any]:
@@ -170,6 +172,7 @@ _SCALARS = (
     "quarantine_file",
     "cache_dir",
     "cache_limit_bytes",
+    "cluster",
 )
 
 
@@ -214,7 +217,7 @@ def job_of(
     )
 
 
-_FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file", "cache_dir"))
+_FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file", "cache_dir", "cluster"))
 
 
 def _chain_job_of(source: Any, key: str) -> ChainJob | None:
@@ -226,7 +229,7 @@ def _chain_job_of(source: Any, key: str) -> ChainJob | None:
 
     chain = source.chain
     chain.refuse_changes()  # and pins a frozen source's version, which travels with it
-    return ChainJob(packed(chain), chain.fingerprint(), getattr(chain.nodes[0], "columns", None))
+    return ChainJob(packed(chain), chain.fingerprint(), getattr(chain.nodes[0], "columns", None), chain.place)
 
 
 def _shards_of(source: FileSource | ManifestSource | ChainSource) -> dict[str, Any]:
@@ -253,7 +256,10 @@ def _selection_of(record: list[Any] | None) -> ManifestSelection | None:
 
 
 def _chain_of(record: list[Any] | None) -> ChainJob | None:
-    return None if record is None else ChainJob(record[0], record[1], None if record[2] is None else tuple(record[2]))
+    if record is None:
+        return None
+    parcel, fingerprint, columns, place = record
+    return ChainJob(parcel, fingerprint, None if columns is None else tuple(columns), place)
 
 
 def _listed(file: str | ShardFile) -> str:

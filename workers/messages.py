@@ -161,7 +161,8 @@ class AttachArena(NamedTuple):
     """Map the arena whose descriptor rides along; `sources` holds the FieldPlan records of each source slot.
 
     `chains` are sources' nodes, packed, and `columns` those of their shards that these want; None of a source without
-    nodes, and where they want all.
+    nodes, and where they want all. Where `cluster` is the address of a Ray cluster, blocks are decoded there, those of
+    a source on nodes that have the resource in `places`.
     """
 
     layout: dict[str, Any]
@@ -175,6 +176,8 @@ class AttachArena(NamedTuple):
     cache_dir: str | None
     cache_limit_bytes: int | None
     storage: dict[str, Any] | None
+    places: list[str | None]
+    cluster: str | None
 
     def __repr__(self) -> str:
         return _shown_without_storage(self)

@@ -55,6 +55,7 @@ from o41td.workers.piece import Piece, SourceFormat
 
 if TYPE_CHECKING:
     from o41td.workers.block_cache import BlockCache
+    from o41td.workers.ray_decoder import RayDecoder
 
 if TYPE_CHECKING:
     from o41td.workers.remote_objects import RemoteObjects
@@ -80,6 +81,7 @@ class Worker:
         self._arena: MappedArena | None = None
         self._decoder: BlockDecoder | None = None
         self._cache: BlockCache | None = None
+        self._ray: RayDecoder | None = None
         self._plans = PlanMemory()
         self._remote: RemoteWork | None = None
 
@@ -102,7 +104,7 @@ class Worker:
                     self._attach(message, descriptor)
                 case DecodeBlock():
                     assert self._decoder is not None
-                    self._read_ahead(self._decoder)
+                    self._read_ahead(self._decoder, message)
                     decoded = self._decoded(self._decoder, message)
                     self._tell_cache(message.block_id)
                     self._tell_results(self._decoder, message)
@@ -137,6 +139,8 @@ class Worker:
             self._remote = RemoteWork(storage, tell=self._answer)
 
     def _decoded(self, decoder: BlockDecoder, order: DecodeBlock) -> Message:
+        if self._ray is not None:
+            return self._ray.decode(order)
         on_piece = partial(self._tell_piece, order.block_id)
         if self._remote is None:
             return decoder.decode(order, on_piece)
@@ -290,6 +294,19 @@ class Worker:
         )
         if self._remote is not None:
             self._remote.attach(self._decoder, sources, max_row_group_bytes=order.max_row_group_bytes)
+        if order.cluster is not None:
+            from o41td.workers.ray_decoder import RayDecoder  # it brings ray
+
+            self._ray = RayDecoder(
+                {region.name: self._arena.region(region.name) for region in layout.fields},
+                layout.block_rows,
+                sources,
+                places=order.places,
+                address=order.cluster,
+                storage=order.storage,
+                max_row_group_bytes=order.max_row_group_bytes,
+                max_held_units=order.max_held_units,
+            )
         threading.Thread(target=self._populate, args=(self._arena,), name="o41td-populate", daemon=True).start()
 
     def _populate(self, arena: MappedArena) -> None:
@@ -297,16 +314,20 @@ class Worker:
         with contextlib.suppress(OSError):
             arena.populate(threading.Event())
 
-    def _read_ahead(self, decoder: BlockDecoder) -> None:
-        """Starts the reading of the next block, if there is an order for one."""
+    def _read_ahead(self, decoder: BlockDecoder, order: DecodeBlock) -> None:
+        """Starts the reading of the block behind this order, if there is an order for one; of all on a cluster."""
         with contextlib.suppress(queue.Empty):
             while not self._looked_at:
                 self._looked_at.append(self._orders.get_nowait())
-        for order, _descriptor in self._looked_at:
-            if isinstance(order, DecodeBlock):
-                for piece in itertools.starmap(Piece, order.pieces[:_READ_AHEAD_PIECES]):
-                    if not (is_local(piece.uri) or decoder.is_kept(order.source, piece)):
+        if self._ray is not None:
+            for each in (order, *(other for other, _descriptor in self._looked_at if isinstance(other, DecodeBlock))):
+                self._ray.begin(each)
+            return
+        for later, _descriptor in self._looked_at:
+            if isinstance(later, DecodeBlock):
+                for piece in itertools.starmap(Piece, later.pieces[:_READ_AHEAD_PIECES]):
+                    if not (is_local(piece.uri) or decoder.is_kept(later.source, piece)):
                         continue  # it is being fetched
                     with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
-                        decoder.will_need(order.source, piece)
+                        decoder.will_need(later.source, piece)
                 return

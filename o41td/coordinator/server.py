@@ -512,6 +512,8 @@ class LoaderServer:
             cache_dir=job.cache_dir,
             cache_limit_bytes=job.cache_limit_bytes,
             storage=self._storage_record() if any(is_remote_source(source) for source in self._sources) else None,
+            places=[None if source.chain is None else source.chain.place for source in sources],
+            cluster=job.cluster,
         )
 
     def _take_from_worker(self, worker: PooledWorker, message: Message) -> None:

@@ -198,6 +198,11 @@ class Chain:
         weight = self._weight if self._weight is not None else self.nodes[0].settings.weight
         return 1.0 if weight is None else weight
 
+    @property
+    def place(self) -> str | None:
+        """Where it runs: what the last of its nodes that says so says; a chain is not divided between places."""
+        return next((node.settings.place for node in reversed(self.nodes) if node.settings.place), None)
+
     def fingerprint(self) -> str:
         """A digest of the fingerprints of all nodes."""
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
