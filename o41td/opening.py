@@ -60,7 +60,7 @@ def open_batch_stream(
     """
     rank, world_size = check_rank(rank, world_size)
     _check_config(config, engine)
-    job = replace(job_of(config, lanes=config.lanes or world_size), cluster=cluster_of(engine))
+    job = replace(job_of(config, lanes=config.lanes or world_size), cluster=_cluster_of(engine))
     request = request_of(job, rank, world_size, storage)
     return _open(config, request, StreamStart(), progress)
 
@@ -111,7 +111,7 @@ def resume_batch_stream(
     _check_config(config, engine)
     start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
     request = request_to_resume(checkpoint, config, rank, world_size, storage)
-    request = replace(request, job=replace(request.job, cluster=cluster_of(engine)))
+    request = replace(request, job=replace(request.job, cluster=_cluster_of(engine)))
     return _open(config, request, start, progress)
 
 
@@ -205,7 +205,7 @@ def _check_config(config: object, engine: str) -> None:
         raise ConfigError('engine "ray" needs Ray', advice='Install it here and on the nodes: pip install "o41td[ray]"')
 
 
-def cluster_of(engine: str) -> str | None:
+def _cluster_of(engine: str) -> str | None:
     """Returns the address of the Ray cluster to decode on: that which this program is connected to, or this host's."""
     if engine != "ray":
         return None
