@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from o41td.cli.failure import UsageProblem
 from o41td.cli.pace import Figures, MemoryWatch, StageLeg, legs_of, stream_legs
 from o41td.cli.progress import Progress
-from o41td.cli.wording import bytes_text, count_text
+from o41td.cli.wording import bytes_text, count_text, digest_text
 
 if TYPE_CHECKING:
     from o41td import BatchStream, BatchStreamConfig
@@ -158,8 +158,8 @@ def _record(stopped: _Outcome, resumed: _Outcome, straight: _Outcome, checkpoint
         "dropped_rows": straight.figures.dropped_rows,
         "stopped_after_batches": stopped.figures.batches,
         "checkpoint_bytes": checkpoint_bytes,
-        "order_digest": straight.order_digest,
-        "order_digest_resumed": resumed.order_digest,
+        "order_digest": digest_text(straight.order_digest),
+        "order_digest_resumed": digest_text(resumed.order_digest),
         "content_crc": straight.figures.content_crc,
         "content_crc_resumed": resumed.figures.content_crc,
         "equal": orders_equal and contents_equal and counts_equal,

@@ -16,7 +16,7 @@ from o41td.cli.failure import Interrupted, UsageProblem
 from o41td.cli.pace import Figures, legs_of, stream_legs
 from o41td.cli.progress import SilentProgress, opening_shown, progress_on
 from o41td.cli.summary import print_run_summary
-from o41td.cli.wording import count_text
+from o41td.cli.wording import count_text, digest_text
 
 if TYPE_CHECKING:
     from o41td import BatchStream, BatchStreamConfig, StorageConfig
@@ -134,7 +134,7 @@ def _record_of(stream: BatchStream, figures: Figures, *, bad_rows: int | None) -
         "wait_s": round(figures.wait_s, 4),
         "dropped_rows": figures.dropped_rows,
         "bad_rows": bad_rows,
-        "order_digest": stream.order_digest,
+        "order_digest": digest_text(stream.order_digest),
     }
 
 

@@ -12,7 +12,6 @@ from o41td.cli.wording import (
     bytes_text,
     count_text,
     counted_text,
-    digest_text,
     duration_text,
     share_text,
     speed_text,
@@ -43,7 +42,7 @@ def print_run_summary(console: Console, record: dict[str, Any], *, checkpoint_pa
     lines.append(("dropped", f"{count_text(record['dropped_rows'])} rows"))
     if record["bad_rows"]:
         lines.append(("replaced", f"{counted_text(record['bad_rows'], 'row')} that could not be had, by others"))
-    lines.append(("order digest", digest_text(record["order_digest"])))
+    lines.append(("order digest", record["order_digest"]))
     if checkpoint_path is not None:
         lines.append(("checkpoint", str(checkpoint_path)))
     _print_lines(console, lines, indent=0)
@@ -73,8 +72,8 @@ def print_demo_summary(console: Console, record: dict[str, Any], *, num_workers:
         ("waiting", f"{share_text(record['wait_fraction'], 1)} of the time: nothing is trained between batches"),
         ("memory", f"{peak} at most, {'within' if within else '[red]above[/red]'} the bound of {bound}"),
         ("checkpoint", f"{bytes_text(record['checkpoint_bytes'])}, after batch {_stop_text(record)}"),
-        ("order digest", f"{digest_text(record['order_digest_resumed'])} stopped and resumed"),
-        ("", f"{digest_text(record['order_digest'])} never stopped"),
+        ("order digest", f"{record['order_digest_resumed']} stopped and resumed"),
+        ("", f"{record['order_digest']} never stopped"),
         ("", "[green]✓ the same rows, in the same order, byte by byte[/green]" if record["equal"] else _parted(record)),
     ]
     console.print()

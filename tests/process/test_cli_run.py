@@ -81,6 +81,7 @@ def test_the_order_digest_is_the_same_for_any_number_of_workers(curriculum: Path
     """Two runs with one and with three workers have one digest; another seed has another."""
     three = curriculum.with_name("three.toml")
     three.write_text(curriculum.read_text().replace("threads = 1", "threads = 3"))
+    assert re.fullmatch("[0-9a-f]{16}", straight["order_digest"])  # as for people; a double would not hold the number
     other = curriculum.with_name("other.toml")
     other.write_text(curriculum.read_text().replace("seed = 7", "seed = 8"))
     assert last_line_of(o41td("run", three, "--json").out)["order_digest"] == straight["order_digest"]
