@@ -1,5 +1,6 @@
 """A chain of nodes as a source of a stage: `ChainSource`, which a chain in `sources` becomes by itself."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
@@ -9,6 +10,7 @@ from o41td.config_model import ConfigModel, Listed, Name, positive_number
 from o41td.errors import ConfigError
 from o41td.field_config import ProjectedField
 from o41td.nodes import Chain, Node
+from o41td.nodes.fingerprint import digest_parts
 
 __all__ = ["ChainSource", "with_chains"]
 
@@ -54,6 +56,13 @@ class ChainSource(ConfigModel):
             for node in chain.nodes
         ]
         return {**own, **value, "chain": chain, "nodes": nodes}
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the fingerprints of all nodes."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest_parts(digest, *(fingerprint.encode() for _label, _cls, fingerprint in self.nodes))
+        return digest.hexdigest()
 
     def relative_to(self, folder: str) -> Self:  # noqa: ARG002 - paths in nodes are the program's own
         """This source; a config file has none."""

@@ -31,7 +31,10 @@ class ManifestSelection(NamedTuple):
 
 
 class ChainJob(NamedTuple):
-    """A chain of nodes: packed, its fingerprint, which columns of its shards it wants (None is all), where it runs."""
+    """A chain of nodes: packed, its fingerprint, which columns of its shards it wants (None is all), and where it runs.
+
+    The parcel is empty where the nodes' code is not at hand: nothing can be decoded then, but all can be planned.
+    """
 
     parcel: bytes
     fingerprint: str
@@ -193,7 +196,7 @@ def job_of(
                     name=config.source_key(stage_index, source_index),
                     weight=source.weight,
                     fields=config.field_plans(stage_index, source_index),
-                    chain=_chain_job_of(source, config.source_key(stage_index, source_index)),
+                    chain=_chain_job_of(source),
                     **(_shards_of(source) if record is None else {"files": record.uris, "encoding": record.encoding}),
                 )
             )
@@ -220,22 +223,25 @@ def job_of(
 _FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file", "cache_dir", "cluster"))
 
 
-def _chain_job_of(source: Any, key: str) -> ChainJob | None:
+def _chain_job_of(source: Any) -> ChainJob | None:
     if not hasattr(source, "nodes"):
         return None
-    if source.chain is None:
-        raise ConfigError(f"source {key!r} is a chain of nodes, and a document holds no code")
+    if source.chain is None:  # enough to plan and to trace with; whoever decodes was refused before
+        return ChainJob(b"", source.fingerprint, None, None)
     from o41td.nodes.parcel import packed  # it brings the nodes, of which coordinators need nothing
 
     chain = source.chain
     chain.refuse_changes()  # and pins a frozen source's version, which travels with it
-    return ChainJob(packed(chain), chain.fingerprint(), getattr(chain.nodes[0], "columns", None), chain.place)
+    return ChainJob(packed(chain), source.fingerprint, getattr(chain.nodes[0], "columns", None), chain.place)
 
 
 def _shards_of(source: FileSource | ManifestSource | ChainSource) -> dict[str, Any]:
     """What a SourceJob says of a source's shards. Kinds are told apart by their keys: pydantic stays out of here."""
     if hasattr(source, "nodes"):
-        head = cast("ChainSource", source).chain.nodes[0]
+        chain = cast("ChainSource", source).chain
+        if chain is None:
+            raise ConfigError("a source is a chain of nodes, and a document holds no code")
+        head = chain.nodes[0]
         encoding = getattr(head, "encoding", NODE)
         return {"files": head.files if encoding != NODE else (f"node:{head.label}",), "encoding": encoding}
     if hasattr(source, "manifest_uri"):

@@ -19,6 +19,7 @@ import numpy as np
 from o41td.encodings import NODE, PARQUET
 from o41td.errors import ConfigError, CorruptDataError, NodeError, O41Error
 from o41td.fields import FieldPlan
+from o41td.index import unit_rows_of_source
 from o41td.listing import is_local
 from o41td.nodes import Chain, Node, Span
 from o41td.nodes.parcel import opened
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["ChainReader", "ChainRows", "read_chain_footer"]
 
 _GRID_ROWS = 1024
-_UNIT_ROWS = 8192
-"""A source without shards is cut into units of so many rows."""
 _SAMPLE_ROWS = 16
 
 
@@ -293,9 +292,7 @@ def _sampled_row_bytes(
 
 def _footer_of_source(reader: ChainReader) -> ShardFooter:
     """The units of a source of the user's own."""
-    total = reader.chain.num_rows
-    starts = np.arange(0, total, _UNIT_ROWS)
-    rows = np.minimum(_UNIT_ROWS, total - starts).astype(np.int64)
+    rows = unit_rows_of_source(reader.chain.num_rows)
     nothing = np.zeros(len(rows), np.int64)
     return ShardFooter(
         rows=rows,

@@ -219,8 +219,11 @@ class IndexReading:
                 names_other = version is not None and wanted.etag is None  # an etag says by itself what is there
                 wanted.is_task |= wanted.stated_rows is None or names_other
             found.append(wanted)
-        if source.chain is not None:
+        if source.chain is not None and source.chain.parcel:
             self._check_one(found)
+        elif source.encoding == NODE:  # nobody here has the source to ask
+            found[0].is_task = False
+            return found
         unread = [wanted for wanted in found if wanted.units is None and not wanted.is_task]
         samples = _NUM_SAMPLES - (len(found) - len(unread))
         if samples > 0:

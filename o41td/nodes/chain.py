@@ -203,12 +203,6 @@ class Chain:
         """Where it runs: what the last of its nodes that says so says; a chain is not divided between places."""
         return next((node.settings.place for node in reversed(self.nodes) if node.settings.place), None)
 
-    def fingerprint(self) -> str:
-        """A digest of the fingerprints of all nodes."""
-        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        digest_parts(digest, *(fingerprint.encode() for fingerprint in self._fingerprints))
-        return digest.hexdigest()
-
     def key(self, span: Span) -> str:
         """A name for the result of a span: another one for any other rows, data, node or parameter.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from o41td import (
 )
 from o41td.errors import ConfigError, CorruptDataError, NodeError, SchemaError
 from o41td.nodes import Span
+from o41td.outline import read_outline
 from sample_nodes import Counting, Dropping, Failing, NodeTrouble, Scale, Watched
 
 FIELDS = (
@@ -48,6 +48,12 @@ def rows_of(stream: Any) -> list[tuple[int, float]]:
         return [row for batch in stream for row in zip(batch["id"].tolist(), batch["scaled"].tolist(), strict=True)]
 
 
+def trace(checkpoint: Path, batch: int) -> list[tuple[int, int, int]]:
+    """A batch's coordinates as a checkpoint tells them, which holds no code."""
+    outline = read_outline(checkpoint)
+    return outline.lookup.coordinates(0, batch).tolist()
+
+
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """Shards of 40, 0 and 23 rows in each encoding."""
@@ -63,7 +69,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 
 
 @pytest.mark.parametrize("source", [Parquet, JsonLines, MessagePack])
-def test_workers_run_the_nodes_on_the_rows_of_each_encoding(shards, source) -> None:
+def test_workers_run_the_nodes_on_the_rows_of_each_encoding(shards, source, tmp_path: Path) -> None:
     """Each row comes once, in the order that the files alone have, with what the nodes made of it."""
     paths = shards[source.encoding]
     config = config_of(source(paths, columns=["id"]) >> Scale(3))
@@ -78,7 +84,8 @@ def test_workers_run_the_nodes_on_the_rows_of_each_encoding(shards, source) -> N
     assert sorted([*first["id"].tolist(), *(number for number, _ in rest)]) == list(range(63))
     assert all(scaled == 3.0 * number for number, scaled in rest)
     if source is Parquet:
-        json.dumps(document.to_document())
+        document.save(tmp_path / "c.json")
+        assert trace(tmp_path / "c.json", first.batch_index) == coordinates.tolist()
         with pytest.raises(ConfigError, match="a document holds no code"):
             resume_batch_stream(document)
         with pytest.raises(ConfigError, match="is not what it was"):
@@ -87,7 +94,7 @@ def test_workers_run_the_nodes_on_the_rows_of_each_encoding(shards, source) -> N
         assert rows_of(again) == rest
 
 
-def test_a_source_of_the_users_own_is_read_by_span() -> None:
+def test_a_source_of_the_users_own_is_read_by_span(tmp_path: Path) -> None:
     """A node with `num_rows` needs no files: any rows of it, mixed with another chain by its weight."""
     config = config_of(Counting(9000).named("few").weighted(3) >> Scale(2), Counting(100) >> Scale(5), block_rows=256)
     with open_batch_stream(config) as stream:
@@ -101,6 +108,9 @@ def test_a_source_of_the_users_own_is_read_by_span() -> None:
         again = stream.next()
         assert again is not None
         assert again.key == key
+        coordinates = again.coordinates().tolist()
+        stream.checkpoint().save(tmp_path / "c.json")
+        assert trace(tmp_path / "c.json", again.batch_index) == coordinates
         numbers = [*again["id"].tolist(), *(number for number, _scaled in rows_of(stream))]
     assert sorted(numbers) == sorted([*range(9000), *range(100)])
 
@@ -122,6 +132,21 @@ def test_what_a_node_raises_arrives_with_its_own_type(shards) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, NodeError)
     assert isinstance(again, NodeTrouble)
+
+
+def test_rows_on_which_a_node_fails_may_be_replaced(shards, tmp_path: Path) -> None:
+    """Under `on_bad_data` other rows stand in for those, and each of them is written down."""
+    config = config_of(
+        Parquet(shards["parquet"]) >> Scale() >> Failing(60),
+        on_bad_data="replace",
+        bad_data_budget=0.5,
+        quarantine_file=str(tmp_path / "bad.jsonl"),
+    )
+    numbers = [number for number, _scaled in rows_of(open_batch_stream(config))]
+    lacking = set(range(63)) - set(numbers)
+    assert len(numbers) == 63
+    assert {60, 61, 62} <= lacking <= set(range(50, 63))
+    assert "node 'Failing' raised NodeTrouble" in (tmp_path / "bad.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
