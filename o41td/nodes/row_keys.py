@@ -1,7 +1,7 @@
 """A name for the content of each row: equal for equal rows, wherever they lie and in whatever batch.
 
-A name is a digest of 128 bits of the schema and of each value's bytes. Numbers, texts, bytes and lists of numbers
-without nulls are digested where they lie; anything else is as Python shows it.
+A name is a digest of 128 bits of the schema and of each value's bytes. Numbers, texts, bytes and lists of numbers are
+digested where they lie; anything else is as Python shows it.
 """
 
 from __future__ import annotations
@@ -41,23 +41,34 @@ def row_keys(batch: Any, prefix: str) -> list[str]:
     return keys
 
 
-def _bytes_getter(array: Any) -> Callable[[int], Any]:
-    """How a row's value is got out of a column as bytes that tell it from others of the column."""
+def _bytes_getter(array: Any) -> Callable[[int], bytes]:
+    """How a row's value is got out of a column as bytes that tell it from others of the column.
+
+    They depend on the value alone, not on what else is in the column: a null is one byte, any other value begins with
+    another one that says how it was taken.
+    """
+    valid = array.is_valid().to_pylist() if array.null_count else None
+    bytes_of = _taken(array)
+    return bytes_of if valid is None else lambda row: bytes_of(row) if valid[row] else b"n"
+
+
+def _taken(array: Any) -> Callable[[int], bytes]:
     types = pa.types
-    if not array.null_count:
-        if _is_plain(array.type):
-            return _fixed_getter(array)
-        if types.is_string(array.type) or types.is_binary(array.type):
-            return _sliced_getter(array.cast(pa.large_binary()), array.cast(pa.large_binary()).buffers()[2], 1)
-        is_list = types.is_list(array.type) or types.is_large_list(array.type)
-        if is_list and _is_plain(array.type.value_type) and not array.flatten().null_count:
-            large = array.cast(pa.large_list(array.type.value_type))
-            width = array.type.value_type.bit_width // 8
-            values = large.values
-            data = values.buffers()[1]
-            return _sliced_getter(large, None if data is None else data.slice(values.offset * width), width)
-    values = array.to_pylist()
-    return lambda row: repr(values[row]).encode("utf-8", "surrogatepass")
+    if _is_plain(array.type):
+        return _fixed(array)
+    if types.is_string(array.type) or types.is_binary(array.type):
+        large = array.cast(pa.large_binary())
+        return _sliced(large, large.buffers()[2], 1)
+    is_list = types.is_list(array.type) or types.is_large_list(array.type)
+    if is_list and _is_plain(array.type.value_type):
+        large = array.cast(pa.large_list(array.type.value_type))
+        width, values = array.type.value_type.bit_width // 8, large.values
+        data = values.buffers()[1]
+        bytes_of = _sliced(large, None if data is None else data.slice(values.offset * width), width)
+        if not values.null_count:
+            return bytes_of
+        return lambda row: _shown(large[row].as_py()) if large[row].values.null_count else bytes_of(row)
+    return lambda row: _shown(array[row].as_py())
 
 
 def _is_plain(kind: Any) -> bool:
@@ -65,16 +76,20 @@ def _is_plain(kind: Any) -> bool:
     return bool(is_number and not pa.types.is_interval(kind))
 
 
-def _fixed_getter(array: Any) -> Callable[[int], Any]:
+def _shown(value: Any) -> bytes:
+    return b"s" + repr(value).encode("utf-8", "surrogatepass")
+
+
+def _fixed(array: Any) -> Callable[[int], bytes]:
     width = array.type.bit_width // 8
     data = memoryview(array.buffers()[1] or b"")
     first = array.offset
-    return lambda row: data[(first + row) * width : (first + row + 1) * width]
+    return lambda row: b"b" + data[(first + row) * width : (first + row + 1) * width]
 
 
-def _sliced_getter(array: Any, buffer: Any, width: int) -> Callable[[int], Any]:
+def _sliced(array: Any, buffer: Any, width: int) -> Callable[[int], bytes]:
     """Of an array with 64-bit offsets, whose values are `width` bytes each."""
     data = memoryview(buffer if buffer is not None else b"")
-    ends = memoryview(array.buffers()[1]).cast("B").cast("q")
+    ends = memoryview(array.buffers()[1] or b"").cast("B").cast("q")
     first = array.offset
-    return lambda row: data[ends[first + row] * width : ends[first + row + 1] * width]
+    return lambda row: b"b" + data[ends[first + row] * width : ends[first + row + 1] * width]
