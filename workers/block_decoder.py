@@ -76,6 +76,7 @@ class BlockDecoder:
         self._block_rows = block_rows
         self._sources = sources
         self._objects = objects
+        self._max_row_group_bytes = max_row_group_bytes
         self._chains: dict[int, ChainReader] = {}
         self._readers = ReaderPool(
             objects=objects, facts=facts, max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units
@@ -122,7 +123,14 @@ class BlockDecoder:
 
             of = self._sources[source]
             assert of.chain is not None
-            chain = ChainReader(of.chain, of.fields, source=of.name, encoding=of.encoding, objects=self._objects)
+            chain = ChainReader(
+                of.chain,
+                of.fields,
+                source=of.name,
+                encoding=of.encoding,
+                max_row_group_bytes=self._max_row_group_bytes,
+                objects=self._objects,
+            )
             self._chains[source] = chain
         return chain
 

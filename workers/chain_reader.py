@@ -12,35 +12,28 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from o41td.encodings import NODE, PARQUET
 from o41td.errors import ConfigError, CorruptDataError, NodeError, O41Error
 from o41td.fields import FieldPlan
-from o41td.index import unit_rows_of_source
 from o41td.listing import is_local
+from o41td.memory import STREAM_BATCH_BYTES
 from o41td.nodes import Chain, Node, Span
 from o41td.nodes.parcel import opened
-from o41td.projection import ProjectionPlan, plan_projection
-from o41td.workers.footer import ShardFooter, read_footer
-from o41td.workers.messages import FooterRead, ReadFooter
 from o41td.workers.object_store import ObjectInfo
-from o41td.workers.parquet import ShardReader
 from o41td.workers.parts_projector import PartsProjector
 from o41td.workers.piece import Piece
-from o41td.workers.record_count import count_records
 from o41td.workers.record_tables import RecordTables
 from o41td.workers.whole_columns import WholeColumns
 
 if TYPE_CHECKING:
     from o41td.workers.remote_objects import RemoteObjects
 
-__all__ = ["ChainReader", "ChainRows", "read_chain_footer"]
+__all__ = ["ChainReader", "ChainRows"]
 
 _GRID_ROWS = 1024
-_SAMPLE_ROWS = 16
 
 
 class ChainRows:
@@ -60,6 +53,7 @@ class ChainReader:
         fields: The source's fields.
         source: The source's name, for errors.
         encoding: Its shards' encoding.
+        max_row_group_bytes: Where units take more to decode, few rows of them are run at once.
         objects: Where remote shards are read.
 
     Raises:
@@ -73,9 +67,11 @@ class ChainReader:
         *,
         source: str,
         encoding: str,
+        max_row_group_bytes: int,
         objects: RemoteObjects | None = None,
     ) -> None:
         self._chain = opened(parcel)
+        self._max_row_group_bytes = max_row_group_bytes
         self._objects = objects
         self._source = source
         self._encoding = encoding
@@ -104,50 +100,35 @@ class ChainReader:
         Raises:
             NodeError: A node raised.
             O41Error: What `read` raises.
+            MemoryError: The system refused memory.
         """
+        at_once = self._rows_at_once(piece)
         if not self._keeps_by_place:
-            return ChainRows(self._answer(piece, start, stop, read))
-        cell_start = start - start % _GRID_ROWS
-        cell_stop = min(cell_start + _GRID_ROWS, piece.group_rows)
+            return ChainRows(self._answer(piece, start, min(stop, start + at_once), read))
+        grid = min(_GRID_ROWS, 1 << (at_once.bit_length() - 1))
+        cell_start = start - start % grid
+        cell_stop = min(cell_start + grid, piece.group_rows)
         name = (piece.uri, piece.shard_row, cell_start)
         if self._cell[0] != name:
             self._cell = (None, None)
             self._cell = (name, self._answer(piece, cell_start, cell_stop, read))
         return ChainRows(self._cell[1].slice(start - cell_start, min(stop, cell_stop) - start))
 
+    def _rows_at_once(self, piece: Piece) -> int:
+        """Rows that are run at once: few where they are large, whatever becomes of them."""
+        if piece.decoding_bytes <= self._max_row_group_bytes:
+            return max(_GRID_ROWS, piece.group_rows)
+        return max(1, piece.group_rows * STREAM_BATCH_BYTES // piece.decoding_bytes)
+
     def _answer(self, piece: Piece, start: int, stop: int, read: Callable[[int, int], Any]) -> Any:
         span = Span(piece.shard_row + start, stop - start)
         version = f"{piece.uri} {piece.version or (piece.size_bytes, piece.mtime_ns)}"
-
-        def failure(node: Node, error: Exception) -> Exception:
-            if isinstance(error, O41Error) and not isinstance(error, ConfigError):
-                return error
-            failed = NodeError(
-                str(error) or type(error).__name__,
-                node=node.label,
-                exception=f"{type(error).__module__}:{type(error).__qualname__}",
-                source=self._source,
-                shard=piece.uri,
-                row=span.at,
-                row_stop=span.stop,
-            )
-            failed.add_note(f"Traceback in the worker:\n{''.join(traceback.format_exception(error)).rstrip()}")
-            return failed
-
         try:
-            if self._encoding == NODE:
-                self._chain.refuse_changes()
-                return self._chain.answer(
-                    lambda: self._chain.nodes[0].forward(span),
-                    num_rows=span.take,
-                    key_of=lambda number: self._chain.key_at(number, version, span),
-                    failure=failure,
-                )
             return self._chain.answer(
-                lambda: self._shard_rows(piece, start, stop, read),
+                lambda: self._source_rows(piece, span, read),
                 num_rows=span.take,
                 key_of=lambda number: self._chain.key_at(number, version, span),
-                failure=failure,
+                failure=partial(self._failure, piece, span),
             )
         except CorruptDataError as error:
             if error.shard is not None:
@@ -156,7 +137,27 @@ class ChainReader:
                 error.detail, source=self._source, shard=piece.uri, row=span.at, advice=error.advice
             ) from error
 
-    def _shard_rows(self, piece: Piece, start: int, stop: int, read: Callable[[int, int], Any]) -> Any:
+    def _failure(self, piece: Piece, span: Span, node: Node, error: Exception) -> Exception:
+        """What is told of an exception: ours as they are, those of nodes with where they were raised."""
+        if isinstance(error, MemoryError) or (isinstance(error, O41Error) and not isinstance(error, ConfigError)):
+            return error
+        failed = NodeError(
+            str(error) or type(error).__name__,
+            node=node.label,
+            exception=f"{type(error).__module__}:{type(error).__qualname__}",
+            source=self._source,
+            shard=piece.uri,
+            row=span.at,
+            row_stop=span.stop,
+        )
+        failed.add_note(f"Traceback in the worker:\n{''.join(traceback.format_exception(error)).rstrip()}")
+        return failed
+
+    def _source_rows(self, piece: Piece, span: Span, read: Callable[[int, int], Any]) -> Any:
+        if self._encoding == NODE:
+            self._chain.refuse_changes()
+            return self._chain.nodes[0].forward(span)
+        start, stop = span.at - piece.shard_row, span.stop - piece.shard_row
         if self._encoding == PARQUET:
             return read(start, stop)
         if self._tables is None or self._tables[0] != piece.uri:
@@ -187,153 +188,3 @@ class ChainReader:
         if self._tables is not None:
             self._tables[1].close()
             self._tables = None
-
-
-def read_chain_footer(
-    order: ReadFooter,
-    fields: Sequence[FieldPlan],
-    objects: RemoteObjects | None,
-    on_progress: Callable[[], None],
-) -> FooterRead:
-    """Returns the units of a chain's shard; where the order has the chain, a few rows are run through it.
-
-    What comes of a row is taken to be as large as the row itself where no rows were run.
-
-    Raises:
-        O41Error: The shard cannot be read, a node raised, or what comes of it does not give the fields.
-
-    Called by: a worker.
-    """
-    reader = None
-    if order.chain:
-        reader = ChainReader(order.chain, fields, source=order.source, encoding=order.encoding, objects=objects)
-    if order.encoding == NODE:
-        assert reader is not None
-        footer = _footer_of_source(reader)
-    elif order.encoding == PARQUET:
-        columns = WholeColumns(order.columns) if reader is None else reader.columns
-        footer = read_footer(
-            objects,
-            order.uri,
-            (),
-            source=order.source,
-            size_bytes=order.size_bytes,
-            etag=order.etag,
-            plans=columns,
-        )
-    else:
-        footer = _footer_of_records(order, objects, on_progress)
-    row_bytes = 0
-    groups = np.flatnonzero(footer.rows)
-    if reader is not None and len(groups):
-        row_bytes = _sampled_row_bytes(reader, order, fields, footer=footer, group=int(groups[0]), objects=objects)
-        reader.close()
-    results = np.maximum(footer.rows * row_bytes, 0 if row_bytes else footer.decoded_bytes)
-    return FooterRead(
-        task_id=order.task_id,
-        rows=footer.rows.astype("<i8").tobytes(),
-        decoded_bytes=(footer.decoded_bytes + results).astype("<i8").tobytes(),
-        decoding_bytes=(footer.decoding_bytes + 2 * results).astype("<i8").tobytes(),
-        compressed_bytes=footer.compressed_bytes.astype("<i8").tobytes(),
-        footer_bytes=footer.footer_bytes,
-        size_bytes=footer.size_bytes,
-        mtime_ns=footer.mtime_ns,
-        version=footer.version,
-    )
-
-
-def _sampled_row_bytes(
-    reader: ChainReader,
-    order: ReadFooter,
-    fields: Sequence[FieldPlan],
-    *,
-    footer: ShardFooter,
-    group: int,
-    objects: RemoteObjects | None,
-) -> int:
-    """Bytes that come of a row, of the first few; they are checked to give the fields."""
-    num_rows = min(_SAMPLE_ROWS, int(footer.rows[group]))
-    piece = Piece(
-        number=0,
-        uri=order.uri,
-        size_bytes=footer.size_bytes,
-        mtime_ns=footer.mtime_ns,
-        shard_rows=None,
-        row_group=group,
-        group_rows=num_rows,
-        decoding_bytes=int(footer.decoding_bytes[group]),
-        shard_row=0,
-        row_start=0,
-        row_stop=num_rows,
-        block_row=0,
-        version=footer.version,
-    )
-
-    def read(start: int, stop: int) -> Any:
-        shard = ShardReader(
-            order.uri,
-            (),
-            source=order.source,
-            size_bytes=order.size_bytes,
-            etag=order.etag,
-            objects=objects,
-            max_row_group_bytes=order.max_row_group_bytes,
-            plans=reader.columns,
-        )
-        try:
-            return shard.read_rows(group, start, stop, decoding_bytes=piece.decoding_bytes)
-        finally:
-            shard.close()
-
-    rows = reader.rows(piece, 0, num_rows, read)
-    plan_projection(rows.parts[0][1][0].schema, fields, source=order.source, shard=order.uri)
-    return -(-int(rows.nbytes) // num_rows)
-
-
-def _footer_of_source(reader: ChainReader) -> ShardFooter:
-    """The units of a source of the user's own."""
-    rows = unit_rows_of_source(reader.chain.num_rows)
-    nothing = np.zeros(len(rows), np.int64)
-    return ShardFooter(
-        rows=rows,
-        decoded_bytes=nothing,
-        decoding_bytes=nothing,
-        compressed_bytes=nothing,
-        footer_bytes=0,
-        size_bytes=0,
-        mtime_ns=0,
-        version=reader.chain.version or "",
-        plan=ProjectionPlan(fields=(), column_indices=(), num_leaves=0),
-    )
-
-
-def _footer_of_records(
-    order: ReadFooter, objects: RemoteObjects | None, on_progress: Callable[[], None]
-) -> ShardFooter:
-    count = count_records(
-        order.uri,
-        order.encoding,
-        (),
-        known_rows=order.known_rows,
-        source=order.source,
-        size_bytes=order.size_bytes,
-        etag=order.etag,
-        objects=objects,
-        max_row_group_bytes=order.max_row_group_bytes,
-        on_progress=on_progress,
-    )
-    rows, text_bytes, size_bytes = (
-        np.array([number] if count.num_rows else [], np.int64)
-        for number in (count.num_rows, count.text_bytes, count.size_bytes)
-    )
-    return ShardFooter(
-        rows=rows,
-        decoded_bytes=text_bytes,
-        decoding_bytes=text_bytes,
-        compressed_bytes=size_bytes,
-        footer_bytes=0,
-        size_bytes=count.size_bytes,
-        mtime_ns=count.mtime_ns,
-        version=count.version,
-        plan=ProjectionPlan(fields=(), column_indices=(), num_leaves=0),
-    )

@@ -240,7 +240,7 @@ class Worker:
         )
 
     def _chain_footer_of(self, order: ReadFooter, fields: list[FieldPlan], objects: RemoteObjects | None) -> Message:
-        from o41td.workers.chain_reader import read_chain_footer  # it brings the nodes, and msgspec
+        from o41td.workers.chain_footer import read_chain_footer  # it brings the nodes, and msgspec
 
         try:
             return read_chain_footer(order, fields, objects, self._teller(order.task_id))
