@@ -5,6 +5,9 @@ unix socket's path has 107 characters at most, so a long TMPDIR must not matter)
 The JSON file names the pid and its start time, by which a stale entry is told from a live one, and holds no secrets.
 Only the same user gets through: the folder's mode keeps others out, and the coordinator checks who connects.
 
+Files are named after the pid and the pid namespace: containers that share the folder cannot tell whether each other's
+processes live, and so leave each other's entries alone unless nobody listens at them any more.
+
 A folder that is not ours alone (another's, a link, open to others, or in a place where others could swap it) is
 refused, never mended: whoever made it so may have put things there. A loader runs without an entry where no folder is
 left, and where none can be made (a read-only root): only `status` misses it.
@@ -98,7 +101,7 @@ def publish_loader(name: str, *, protocol: str, is_served: bool = False) -> tupl
     for _stale in _entries(folder, remove_stale=True):
         pass
     pid = os.getpid()
-    stem = f"{pid}-{secrets.token_hex(4)}"
+    stem = f"{pid}-{_pid_namespace()}-{secrets.token_hex(4)}"
     entry = LoaderEntry(
         name=name,
         pid=pid,
@@ -127,9 +130,7 @@ def publish_loader(name: str, *, protocol: str, is_served: bool = False) -> tupl
 
 def withdraw_loader(entry: LoaderEntry) -> None:
     """Removes a loader's entry; harmless if it is gone."""
-    for path in (entry.json_path, entry.socket_path):
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
+    _remove(Path(entry.json_path), Path(entry.socket_path))
 
 
 class NameTaken(Exception):
@@ -176,27 +177,55 @@ def listed_loaders() -> list[LoaderEntry]:
     return sorted(_entries(folder, remove_stale=True), key=lambda entry: (entry.start_time, entry.pid))
 
 
+def _pid_namespace() -> str:
+    try:
+        return f"{os.stat('/proc/self/ns/pid').st_ino:x}"
+    except OSError:
+        return "0"
+
+
 def _entries(folder: Path, *, remove_stale: bool) -> Iterator[LoaderEntry]:
     if remove_stale:
         _remove_halves(folder)
+    of_ours = f"-{_pid_namespace()}-"
     for path in list(folder.glob("*.json")):
-        entry = _read_entry(path)
-        if entry is not None and process_start_time(entry.pid) == entry.start_time:
-            yield entry
-        elif remove_stale:
-            for stale in (path, path.with_suffix(".sock")):
-                with contextlib.suppress(OSError):
-                    stale.unlink()
+        if of_ours in path.name:
+            entry = _read_entry(path)
+            if entry is not None and process_start_time(entry.pid) == entry.start_time:
+                yield entry
+                continue
+        elif not _is_deserted(path.with_suffix(".sock")):
+            continue
+        if remove_stale:
+            _remove(path, path.with_suffix(".sock"))
+
+
+def _is_deserted(path: Path) -> bool:
+    """Whether nobody listens at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:  # it has more callers than it takes at once
+            return False
+    return False
 
 
 def _remove_halves(folder: Path) -> None:
     """Removes what a loader that was killed while it made its entry has left: files whose names hold its pid."""
-    for path in [*folder.glob("*.sock"), *folder.glob("*.partial")]:
+    for path in [*folder.glob(f"*-{_pid_namespace()}-*.sock"), *folder.glob(f"*-{_pid_namespace()}-*.partial")]:
         stem = path.name.partition(".")[0]
         pid = stem.partition("-")[0]
         if not (folder / f"{stem}.json").exists() and pid.isdigit() and process_start_time(int(pid)) is None:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            _remove(path)
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _read_entry(path: Path) -> LoaderEntry | None:

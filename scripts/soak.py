@@ -402,7 +402,7 @@ def _stale_entries() -> int:
     """Entries of loaders that are dead, behind the clearing up that every `status` and every new loader does."""
     listed_loaders()
     folder = runtime_folder(create=False)
-    names = os.listdir(folder) if folder is not None else []
+    names = [path.name for path in folder.iterdir() if path.suffix != ".lock"] if folder is not None else []
     return sum(process_start_time(int(name.partition("-")[0])) is None for name in names)
 
 

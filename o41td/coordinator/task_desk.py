@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from o41td.coordinator.opening import IndexReading
 from o41td.encodings import holds_records
@@ -38,6 +38,9 @@ T = TypeVar("T", ReadFooter, ResolveSource)
 class TaskDesk(ABC, Generic[T]):
     """Hands out tasks; a worker that has several deals with them in the order in which it got them."""
 
+    doing: ClassVar[str]
+    """What a worker does that has a task."""
+
     def __init__(self, tasks: Iterable[T]) -> None:
         """All tasks are open."""
         self._open: deque[tuple[T, int]] = deque((task, 0) for task in tasks)
@@ -52,10 +55,6 @@ class TaskDesk(ABC, Generic[T]):
     @abstractmethod
     def take(self, worker: int, answer: Message) -> None:
         """Takes a worker's answer."""
-
-    @abstractmethod
-    def told(self, task: T) -> str:
-        """What a worker does that has a task."""
 
     @abstractmethod
     def _failed(self, task: T, error: O41Error) -> None:
@@ -79,7 +78,7 @@ class TaskDesk(ABC, Generic[T]):
         if not given or waited_s < limit_s or given[0][0].task_id in self._told_slow:
             return None
         self._told_slow.add(given[0][0].task_id)
-        return self.told(given[0][0])
+        return f"{self.doing} of {self._place_of(given[0][0])}"
 
     def awaits(self, worker: int, task_id: int) -> bool:
         """Whether a worker has this task."""
@@ -110,7 +109,7 @@ class TaskDesk(ABC, Generic[T]):
             self._open.append((task, attempts + 1))
         elif was_slow:
             advice = "Does its disk, mount or store answer? Raise stall_timeout_s if it needs longer"
-            error = StorageError(f"{self.told(task)} hangs: {cause}", uri=self._place_of(task), advice=advice)
+            error = StorageError(f"{self.doing} hangs: {cause}", uri=self._place_of(task), advice=advice)
             self._failed(task, error)
         else:
             self._failed(task, self._crash_error(task, cause))
@@ -126,6 +125,8 @@ class TaskDesk(ABC, Generic[T]):
 
 class FooterDesk(TaskDesk[ReadFooter]):
     """Hands out the footers of one `IndexReading`."""
+
+    doing = "reading the footer"
 
     def __init__(self, reading: IndexReading) -> None:
         """All of the reading's tasks are open."""
@@ -146,10 +147,6 @@ class FooterDesk(TaskDesk[ReadFooter]):
         else:
             self._failed(task, error_from_record(answer.error))
 
-    def told(self, task: ReadFooter) -> str:
-        """What a worker does that has a footer to read."""
-        return f"reading the footer of {task.uri}"
-
     def _may_join(self, task: ReadFooter, others: Iterable[ReadFooter]) -> bool:
         every = (task, *others)
         return len(every) <= _REMOTE_AT_ONCE and all(
@@ -169,6 +166,8 @@ class FooterDesk(TaskDesk[ReadFooter]):
 
 class SourceDesk(TaskDesk[ResolveSource]):
     """Hands out the sources that name something remote."""
+
+    doing = "listing the shards"
 
     def __init__(self, tasks: Iterable[ResolveSource]) -> None:
         """All are open."""
@@ -203,15 +202,11 @@ class SourceDesk(TaskDesk[ResolveSource]):
         self._resolved[task.task_id] = SourceShards.from_record(answer.shards)
         self._num_left -= 1
 
-    def told(self, task: ResolveSource) -> str:
-        """What a worker does that has a source to resolve."""
-        return f"listing the shards of {self._place_of(task)}"
-
     def _failed(self, task: ResolveSource, error: O41Error) -> None:  # noqa: ARG002 - the first error is told
         self._error = self._error or error
 
     def _crash_error(self, task: ResolveSource, cause: str) -> O41Error:
-        detail = f"{self.told(task)} ends the process that does it: {cause}"
+        detail = f"{self.doing} ends the process that does it: {cause}"
         return StorageError(detail, uri=self._place_of(task))
 
     def _place_of(self, task: ResolveSource) -> str:

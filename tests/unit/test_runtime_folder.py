@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -26,10 +27,9 @@ from o41td.workers.messages import PROTOCOL
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A runtime folder of the test's own, where it would be made."""
-    path = tmp_path / "o41td"
-    path.mkdir(mode=0o700)
-    monkeypatch.setattr(runtime_folder, "runtime_folder", lambda *, create: path)
-    return path
+    tmp_path.chmod(0o700)  # itself, for a socket's path must be short
+    monkeypatch.setattr(runtime_folder, "runtime_folder", lambda *, create: tmp_path)
+    return tmp_path
 
 
 def test_a_loader_is_listed_until_it_withdraws(folder: Path) -> None:
@@ -84,15 +84,30 @@ def test_stale_entries_are_removed_not_shown(folder: Path, content: str) -> None
 
 def test_half_an_entry_of_a_dead_loader_is_removed(folder: Path) -> None:
     """Killed between its socket and its file, a loader leaves either; those of one that lives are its own affair."""
-    dead, alive = 2**22 + 1, os.getpid()
-    for pid in (dead, alive):
-        (folder / f"{pid}-a.sock").touch()
-        (folder / f"{pid}-b.sock").touch()
-        (folder / f"{pid}-b.json.partial").touch()
+    namespace = f"{os.stat('/proc/self/ns/pid').st_ino:x}"
+    dead, alive = f"{2**22 + 1}-{namespace}", f"{os.getpid()}-{namespace}"
+    for stem in (dead, alive):
+        (folder / f"{stem}-a.sock").touch()
+        (folder / f"{stem}-b.sock").touch()
+        (folder / f"{stem}-b.json.partial").touch()
     assert listed_loaders() == []
     assert sorted(path.name for path in folder.iterdir()) == [
         f"{alive}-a.sock", f"{alive}-b.json.partial", f"{alive}-b.sock"
     ]  # fmt: skip
+
+
+def test_containers_that_share_the_folder_leave_each_others_entries_alone(folder: Path) -> None:
+    """A pid of another namespace says nothing here; an entry of one goes when nobody listens at it any more."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(folder / "7-1-a.sock"))
+    listener.listen(1)
+    (folder / "7-1-a.json").write_text(json.dumps({"name": "theirs", "pid": 7, "start_time": 1}))
+    for _ in range(3):  # more calls than it answers
+        assert listed_loaders() == []
+        assert sorted(path.name for path in folder.iterdir()) == ["7-1-a.json", "7-1-a.sock"]
+    listener.close()
+    assert listed_loaders() == []
+    assert list(folder.iterdir()) == []
 
 
 def test_the_folder_is_ours_alone() -> None:
