@@ -4,7 +4,7 @@
     ├─ fields: ProjectedField …
     └─ stages: Stage …
        ├─ shuffle: Shuffle
-       └─ sources: FileSource (files: paths or ShardFile …) | ManifestSource
+       └─ sources: FileSource (files: paths or ShardFile …) | ManifestSource | ChainSource (a chain of nodes)
                    └─ fields: ProjectedField … that differ for this source
 
 Everything is frozen and checked when it is built; a problem is a `ConfigError` that names the key.
@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from o41td.chain_source import ChainSource
 from o41td.config_file import read_document
 from o41td.config_model import ConfigModel, Duration, Listed, Share, Size, Text, whole_number
 from o41td.errors import ConfigError
@@ -30,6 +31,7 @@ from o41td.storage_config import StorageConfig
 
 __all__ = [
     "BatchStreamConfig",
+    "ChainSource",
     "FileSource",
     "ManifestSource",
     "ProjectedField",
