@@ -21,6 +21,7 @@ from o41td.errors import ConfigError, SchemaError
 from o41td.index_cache import FileIdentity, file_identity
 from o41td.listing import list_files
 from o41td.nodes import Node, Span
+from o41td.nodes.fingerprint import fingerprint_of
 from o41td.path_argument import path_text
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ class ShardNode(Node):
     def num_rows(self) -> int:
         """Rows in all shards. Blocks: when first asked for, on every shard's footer; shards of records are counted."""
         return self._starts[-1]
+
+    def fingerprint(self) -> str:
+        """A digest of how it reads, not of what: that is what versions tell, and files may be added.
+
+        Nor of this module's text, so that checkpoints and kept results outlive another version of this package.
+        """
+        own = next(cls for cls in type(self).__mro__ if cls.__module__ == __name__)
+        parameters = {name: value for name, value in self.parameters().items() if name != "files"}
+        return fingerprint_of(self, {**parameters, "encoding": self.encoding}, base=own)
 
     @cached_property
     def version(self) -> str:

@@ -86,3 +86,16 @@ def test_columns_are_chosen_by_name(shards) -> None:
         assert rows.to_pydict() == {"tags": [[], [0]], "id": [24, 25]}
     with pytest.raises(SchemaError, match="'nothing' are missing"):
         Parquet(shards["parquet"], columns=["nothing"]).forward(Span(0, 1))
+
+
+def test_a_fingerprint_tells_how_files_are_read_not_which(shards) -> None:
+    """Other files have the same fingerprint and another key; other columns, encodings and subclasses have another."""
+
+    class Odd(Parquet):
+        pass
+
+    paths = shards["parquet"]
+    assert Parquet(paths).fingerprint() == Parquet(paths[:1]).fingerprint()
+    assert Parquet(paths).key(Span(0, 1)) != Parquet(paths[:1]).key(Span(0, 1))
+    different = [Parquet(paths), Parquet(paths, columns=["id"]), JsonLines(paths), MessagePack(paths), Odd(paths)]
+    assert len({node.fingerprint() for node in different}) == len(different)
