@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from o41td.encodings import JSON_LINES, MESSAGE_PACK, PARQUET
 from o41td.errors import ConfigError, SchemaError
 from o41td.index_cache import FileIdentity, file_identity
-from o41td.listing import list_files
+from o41td.listing import is_local, list_files
 from o41td.nodes import Node, Span
 from o41td.nodes.fingerprint import fingerprint_of
 from o41td.path_argument import path_text
@@ -106,6 +106,12 @@ class ShardNode(Node):
     @cached_property
     def shards(self) -> tuple[_Shard, ...]:
         """The shards, in the order of their rows."""
+        remote = next((file for file in self.files if not is_local(file)), None)
+        if remote is not None:
+            raise ConfigError(
+                f"{remote} is remote, and spans of {self.label!r} are asked for here",
+                advice="Streams read remote shards; to read spans, or to freeze the source, have the files here",
+            )
         return tuple(
             _Shard(path, file_identity(path), self._unit_rows(path))
             for path in list_files(self.files, source=self.label, encoding=self.encoding)

@@ -10,6 +10,7 @@ import pytest
 
 from o41td.errors import ChangedDataError, ConfigError, CorruptDataError
 from o41td.nodes import Node, NodeStore, Span
+from o41td.shard_node import Parquet
 from sample_nodes import Counting, Dropping, Failing, NodeTrouble, Scale, Watched
 
 
@@ -42,6 +43,8 @@ def test_settings_leave_the_node_they_are_said_of_alone() -> None:
     [
         (lambda: Scale() >> Counting(), "stands behind"),
         (lambda: Counting() >> "text", "no Node"),  # type: ignore[operator]
+        (lambda: Parquet("s3://bucket/a.parquet").num_rows, "is remote"),
+        (lambda: Parquet([]), "no files"),
         (lambda: Counting().weighted(0), "above 0"),
         (lambda: Counting().named(""), "name"),
         (lambda: Span(-1, 3), "`at`"),
