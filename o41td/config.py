@@ -4,7 +4,7 @@
     ├─ fields: ProjectedField …
     └─ stages: Stage …
        ├─ shuffle: Shuffle
-       └─ sources: FileSource (files: paths or ShardFile …) | ManifestSource
+       └─ sources: FileSource (files: paths or ShardFile …) | ManifestSource | ChainSource (a chain of nodes)
                    └─ fields: ProjectedField … that differ for this source
 
 Everything is frozen and checked when it is built; a problem is a `ConfigError` that names the key.
@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from o41td.chain_source import ChainSource
 from o41td.config_file import read_document
 from o41td.config_model import ConfigModel, Duration, Listed, Share, Size, Text, whole_number
 from o41td.errors import ConfigError
@@ -30,6 +31,7 @@ from o41td.storage_config import StorageConfig
 
 __all__ = [
     "BatchStreamConfig",
+    "ChainSource",
     "FileSource",
     "ManifestSource",
     "ProjectedField",
@@ -163,6 +165,25 @@ class BatchStreamConfig(ConfigModel):
     def field_plans(self, stage_index: int, source_index: int) -> tuple[FieldPlan, ...]:
         """The fields as they apply to one source, as plain data for the other processes."""
         return tuple(field.plan() for field in self.projected_fields(stage_index, source_index))
+
+    def project(self, rows: Any, *, stage: int = 0, source: int = 0) -> dict[str, Any]:
+        """Returns rows that come from anywhere as the arrays that training sees of them: for serving, and for tests.
+
+        Args:
+            rows: A `pyarrow.RecordBatch` or `Table`, as the source's shards hold them; where the source is a chain of
+                nodes, these are run first.
+            stage: The number of the stage whose source the rows might be of.
+            source: The source's number in that stage.
+
+        Returns:
+            By field name a new array [rows, *shape].
+
+        Raises:
+            O41Error: There is no such source, a column is missing, or a value does not fit.
+        """
+        from o41td.projecting import project  # which brings pyarrow: whoever has rows of Arrow's has it already
+
+        return project(self, rows, stage=stage, source=source)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -9,13 +9,14 @@ from collections.abc import Iterable
 
 from o41td.errors import ConfigError
 
-__all__ = ["ENCODINGS", "JSON_LINES", "MESSAGE_PACK", "PARQUET", "encoding_of", "holds_records", "suffixes_of"]
+__all__ = ["ENCODINGS", "JSON_LINES", "MESSAGE_PACK", "NODE", "PARQUET", "encoding_of", "holds_records", "suffixes_of"]
 
 PARQUET = "parquet"
 JSON_LINES = "jsonl.gz"
 MESSAGE_PACK = "msgpack.zstf"
+NODE = "node"  # no files: a source of the user's own, which answers spans
 
-ENCODINGS = (PARQUET, JSON_LINES, MESSAGE_PACK)
+ENCODINGS = (PARQUET, JSON_LINES, MESSAGE_PACK, NODE)
 
 _SUFFIXES = {PARQUET: (".parquet", ".pq", ".parq"), JSON_LINES: (".jsonl.gz",), MESSAGE_PACK: (".msgpack.zstf",)}
 
@@ -27,7 +28,7 @@ def suffixes_of(encoding: str | None) -> tuple[str, ...]:
 
 def holds_records(encoding: str) -> bool:
     """Whether a shard is a run of records, one unit, and not row groups of columns."""
-    return encoding != PARQUET
+    return encoding in (JSON_LINES, MESSAGE_PACK)
 
 
 def encoding_of(uris: Iterable[str], *, source: str) -> str:

@@ -15,6 +15,7 @@ at worst make us raise one of the classes below.
     │  ├─ ChangedDataError
     │  ├─ SchemaError
     │  ├─ ValueRefusedError (ValueError)
+    │  ├─ NodeError                          what a node raised, and by inheritance that exception's class
     │  └─ WorkerCrashError                   a block that killed its workers
     ├─ CheckpointError (ValueError)
     ├─ MemoryBoundError (MemoryError)
@@ -28,8 +29,10 @@ at worst make us raise one of the classes below.
 
 import errno
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Self
 
 from o41td.sizes import human_bytes
@@ -46,6 +49,7 @@ __all__ = [
     "DatasetConflictError",
     "MemoryBoundError",
     "MissingShardError",
+    "NodeError",
     "O41Error",
     "SchemaError",
     "SharedMemoryError",
@@ -234,6 +238,66 @@ class ValueRefusedError(DataError, ValueError):
     def __init__(self, detail: str, *, value: object = None, **fields: Any) -> None:
         self.value = _text(value)
         super().__init__(detail, **fields)
+
+
+class NodeError(DataError):
+    """A node of a source's chain raised, in a worker.
+
+    Where this process knows the class that was raised, the error is one of that class as well, so that
+    `except MyError` takes it. The worker's traceback is its note.
+
+    Args:
+        detail: What the exception says.
+        node: The node's name.
+        exception: The class of the exception, as `module:qualified name`.
+        row_stop: One past the last row that the node was given; `row` is the first.
+        **fields: As for `DataError`.
+    """
+
+    field_names: ClassVar[tuple[str, ...]] = (*DataError.field_names, "node", "exception", "row_stop")
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        node: str | None = None,
+        exception: str | None = None,
+        row_stop: int | None = None,
+        **fields: Any,
+    ) -> None:
+        self.node = _text(node)
+        self.exception = _text(exception)
+        self.row_stop = _whole(row_stop)
+        super().__init__(detail, **fields)
+
+    def message(self) -> str:
+        """What was raised, by which node, for which rows."""
+        kind = (self.exception or "an exception").rpartition(":")[2]
+        return f"node {self.node!r} raised {kind}: {self.detail.strip()} ({self.place()})"
+
+    def place(self) -> str:
+        """The source, the shard and the rows."""
+        rows = None if self.row_stop is None else f"rows {self.row} to {self.row_stop - 1}"
+        named = (("source", self.source and repr(self.source)), ("shard", self.shard), ("", rows))
+        return ", ".join(f"{word} {value}".strip() for word, value in named if value is not None)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """As of every error, of a class that is also the one that was raised where this process has imported it."""
+        module, _, name = str(fields.get("exception") or "").partition(":")
+        raised: Any = sys.modules.get(module)
+        for part in name.split("."):
+            raised = getattr(raised, part, None)
+        if isinstance(raised, type) and issubclass(raised, Exception) and not issubclass(cls, raised):
+            both: Any
+            with suppress(TypeError):  # its layout, or what it is built from, may not go together with ours
+                both = type(cls.__name__, (cls, raised), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+                error: Self = both(**{name: fields[name] for name in cls.field_names if name in fields})
+                return error
+        return super().from_fields(fields)
+
+    def __reduce__(self) -> tuple[Callable[..., "O41Error"], tuple[Any, ...]]:
+        return _rebuilt, (NodeError, self.fields(), tuple(getattr(self, "__notes__", ())))
 
 
 class BadDataBudgetError(DataError):
@@ -441,6 +505,7 @@ _CLASSES: dict[str, type[O41Error]] = {
         ChangedDataError,
         SchemaError,
         ValueRefusedError,
+        NodeError,
         WorkerCrashError,
         CheckpointError,
         MemoryBoundError,

@@ -23,6 +23,7 @@ __all__ = [
     "SourceIndex",
     "etag_of_version",
     "index_source",
+    "unit_rows_of_source",
     "is_remote_source",
     "version_of_etag",
 ]
@@ -141,6 +142,9 @@ class SourceIndex:
         )
 
 
+_UNIT_ROWS = 8192
+"""A source without shards is cut into units of so many rows; another number would be another order."""
+
 _ARRAYS = (
     ("unit_shard", "<i4"),
     ("unit_row_group", "<i4"),
@@ -155,6 +159,12 @@ _ARRAYS = (
 def is_remote_source(source: SourceIndex) -> bool:
     """Whether any shard of a source is not a file of this machine."""
     return any(not is_local(shard.uri) for shard in source.shards)
+
+
+def unit_rows_of_source(num_rows: int) -> NDArray[np.int64]:
+    """Returns the rows of the units of a source that has no shards: int64, of a fixed size but for the last."""
+    starts = np.arange(0, num_rows, _UNIT_ROWS, dtype=np.int64)
+    return np.minimum(_UNIT_ROWS, num_rows - starts)
 
 
 def index_source(

@@ -8,15 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from o41td.encodings import NODE
+from o41td.errors import ConfigError
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
 
 if TYPE_CHECKING:
+    from o41td.chain_source import ChainSource
     from o41td.config import BatchStreamConfig, FileSource, ManifestSource, ShardFile
     from o41td.source_record import SourceRecord
 
-__all__ = ["ManifestSelection", "SourceJob", "StageJob", "StreamJob", "job_of"]
+__all__ = ["ChainJob", "ManifestSelection", "SourceJob", "StageJob", "StreamJob", "job_of"]
 
 
 class ManifestSelection(NamedTuple):
@@ -25,6 +28,18 @@ class ManifestSelection(NamedTuple):
     uri: str
     split: str
     curriculum_stages: tuple[str, ...]
+
+
+class ChainJob(NamedTuple):
+    """A chain of nodes: packed, its fingerprint, which columns of its shards it wants (None is all), and where it runs.
+
+    The parcel is empty where the nodes' code is not at hand: nothing can be decoded then, but all can be planned.
+    """
+
+    parcel: bytes
+    fingerprint: str
+    columns: tuple[str, ...] | None
+    place: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +57,12 @@ class SourceJob:
     stated: tuple[tuple[str, int | None, int | None, str | None], ...] = ()
     encoding: str | None = None
     manifest: ManifestSelection | None = None
+    chain: ChainJob | None = None
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The columns of its shards that its nodes want; None is all."""
+        return None if self.chain is None or self.chain.columns is None else list(self.chain.columns)
 
     def to_record(self) -> dict[str, Any]:
         """Returns a msgpack-able record."""
@@ -53,6 +74,7 @@ class SourceJob:
             "stated": [list(shard) for shard in self.stated],
             "encoding": self.encoding,
             "manifest": self.manifest,
+            "chain": self.chain,
         }
 
     @classmethod
@@ -66,6 +88,7 @@ class SourceJob:
             stated=tuple((uri, rows, size, etag) for uri, rows, size, etag in record["stated"]),
             encoding=record["encoding"],
             manifest=_selection_of(record["manifest"]),
+            chain=_chain_of(record["chain"]),
         )
 
 
@@ -100,6 +123,7 @@ class StreamJob:
     quarantine_file: str = ""
     cache_dir: str | None = None
     cache_limit_bytes: int | None = None
+    cluster: str | None = None
     excluded: Exclusions = NOTHING_EXCLUDED
 
     def to_record(self) -> dict[str, Any]:
@@ -151,6 +175,7 @@ _SCALARS = (
     "quarantine_file",
     "cache_dir",
     "cache_limit_bytes",
+    "cluster",
 )
 
 
@@ -171,6 +196,7 @@ def job_of(
                     name=config.source_key(stage_index, source_index),
                     weight=source.weight,
                     fields=config.field_plans(stage_index, source_index),
+                    chain=_chain_job_of(source),
                     **(_shards_of(source) if record is None else {"files": record.uris, "encoding": record.encoding}),
                 )
             )
@@ -194,11 +220,30 @@ def job_of(
     )
 
 
-_FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file", "cache_dir"))
+_FROM_CONFIG = tuple(name for name in _SCALARS if name not in ("lanes", "quarantine_file", "cache_dir", "cluster"))
 
 
-def _shards_of(source: FileSource | ManifestSource) -> dict[str, Any]:
+def _chain_job_of(source: Any) -> ChainJob | None:
+    if not hasattr(source, "nodes"):
+        return None
+    if source.chain is None:  # enough to plan and to trace with; whoever decodes was refused before
+        return ChainJob(b"", source.fingerprint, None, None)
+    from o41td.nodes.parcel import packed  # it brings the nodes, of which coordinators need nothing
+
+    chain = source.chain
+    chain.refuse_changes()  # and pins a frozen source's version, which travels with it
+    return ChainJob(packed(chain), source.fingerprint, getattr(chain.nodes[0], "columns", None), chain.place)
+
+
+def _shards_of(source: FileSource | ManifestSource | ChainSource) -> dict[str, Any]:
     """What a SourceJob says of a source's shards. Kinds are told apart by their keys: pydantic stays out of here."""
+    if hasattr(source, "nodes"):
+        chain = cast("ChainSource", source).chain
+        if chain is None:
+            raise ConfigError("a source is a chain of nodes, and a document holds no code")
+        head = chain.nodes[0]
+        encoding = getattr(head, "encoding", NODE)
+        return {"files": head.files if encoding != NODE else (f"node:{head.label}",), "encoding": encoding}
     if hasattr(source, "manifest_uri"):
         chosen = cast("ManifestSource", source)
         stages = tuple(chosen.curriculum_stages or ())
@@ -214,6 +259,13 @@ def _shards_of(source: FileSource | ManifestSource) -> dict[str, Any]:
 
 def _selection_of(record: list[Any] | None) -> ManifestSelection | None:
     return None if record is None else ManifestSelection(record[0], record[1], tuple(record[2]))
+
+
+def _chain_of(record: list[Any] | None) -> ChainJob | None:
+    if record is None:
+        return None
+    parcel, fingerprint, columns, place = record
+    return ChainJob(parcel, fingerprint, None if columns is None else tuple(columns), place)
 
 
 def _listed(file: str | ShardFile) -> str:

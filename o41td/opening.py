@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
+from o41td.chain_source import with_chains
 from o41td.checkpoint import Checkpoint
 from o41td.checkpointing import (
     carried_digest,
@@ -18,6 +22,7 @@ from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.errors import CheckpointError, ConfigError
 from o41td.exclusions import Exclusions
 from o41td.job import StreamJob, job_of
+from o41td.nodes import Chain, Node
 from o41td.path_argument import path_text
 from o41td.rank_info import check_rank
 from o41td.service import LoaderRequest, start_loader
@@ -45,7 +50,7 @@ def open_batch_stream(
         rank: This process's number, 0 to world_size - 1.
         world_size: How many processes read the stream together.
         storage: How to reach remote storage.
-        engine: Where decoding runs; "local" is this host.
+        engine: Where decoding runs: "local" is this host, "ray" the Ray cluster that it is part of.
         progress: Called with (footers read, footers in all) while opening.
 
     Blocks: until every footer is read and shared memory is reserved.
@@ -55,7 +60,7 @@ def open_batch_stream(
     """
     rank, world_size = check_rank(rank, world_size)
     _check_config(config, engine)
-    job = job_of(config, lanes=config.lanes or world_size)
+    job = replace(job_of(config, lanes=config.lanes or world_size), cluster=_cluster_of(engine))
     request = request_of(job, rank, world_size, storage)
     return _open(config, request, StreamStart(), progress)
 
@@ -68,6 +73,7 @@ def resume_batch_stream(
     engine: str = "local",
     *,
     exclude: Iterable[tuple[int, int]] | None = None,
+    chains: Mapping[str, Chain | Node] | None = None,
     progress: Progress | None = None,
 ) -> BatchStream:
     """Opens a stream where a checkpoint was taken, on any rank of any world size, at a cost that is the same anywhere.
@@ -80,6 +86,7 @@ def resume_batch_stream(
         engine: As for `open_batch_stream`.
         exclude: Ranges of global batches to pass over instead of those in the checkpoint's config. Behind the
             checkpoint they must be the same: what was delivered was delivered.
+        chains: By the source's name the chains of nodes that the stream's sources are: a checkpoint holds no code.
         progress: As for `open_batch_stream`.
 
     Raises:
@@ -93,7 +100,7 @@ def resume_batch_stream(
         checkpoint = Checkpoint.load(path_text(checkpoint, "checkpoint", advice=_TO_RESUME_FROM))
     refuse_order_version(checkpoint)
     document = checkpoint.config if exclude is None else {**checkpoint.config, "exclude": _listed(exclude)}
-    config = BatchStreamConfig.from_document(document)
+    config = BatchStreamConfig.from_document(with_chains(document, chains or {}))
     differing = exclusion_differences(checkpoint, Exclusions(config.exclude))
     if differing:
         raise CheckpointError(
@@ -103,7 +110,9 @@ def resume_batch_stream(
         )
     _check_config(config, engine)
     start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
-    return _open(config, request_to_resume(checkpoint, config, rank, world_size, storage), start, progress)
+    request = request_to_resume(checkpoint, config, rank, world_size, storage)
+    request = replace(request, job=replace(request.job, cluster=_cluster_of(engine)))
+    return _open(config, request, start, progress)
 
 
 def request_to_resume(
@@ -190,8 +199,17 @@ def _refuse_other_storage(storage: object) -> None:
 
 def _check_config(config: object, engine: str) -> None:
     refuse_other_config(config)
-    if engine != "local":
-        raise ConfigError(
-            "this engine is not available",
-            problems=[("engine", f"{engine!r} is not 'local', the only one in this version")],
-        )
+    if engine not in ("local", "ray"):
+        raise ConfigError("this engine is not available", problems=[("engine", f"{engine!r} is not 'local' or 'ray'")])
+    if engine == "ray" and importlib.util.find_spec("ray") is None:
+        raise ConfigError('engine "ray" needs Ray', advice='Install it here and on the nodes: pip install "o41td[ray]"')
+
+
+def _cluster_of(engine: str) -> str | None:
+    """Returns the address of the Ray cluster to decode on: that which this program is connected to, or this host's."""
+    if engine != "ray":
+        return None
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return "auto"
+    return str(ray.get_runtime_context().gcs_address)

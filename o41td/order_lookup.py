@@ -59,6 +59,8 @@ class OrderLookup:
             digest.update(repr([(shard.version, shard.rows) for shard in source.shards]).encode())
             job = self._job.stages[stage].sources[source.source]
             digest.update(repr([field.to_record() for field in job.fields]).encode())
+            if job.chain is not None:
+                digest.update(job.chain.fingerprint.encode())
         digest.update(self.coordinates(stage, number).tobytes())
         return digest.hexdigest()
 

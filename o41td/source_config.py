@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from o41td.chain_source import ChainSource
 from o41td.config_model import ConfigModel, Listed, Name, Text, positive_number, whole_number
 from o41td.errors import ConfigError
 from o41td.field_config import ProjectedField
+from o41td.nodes import Chain, Node
 
 __all__ = ["Encoding", "FileSource", "ManifestSource", "ShardFile", "Source"]
 
@@ -139,10 +141,14 @@ class ManifestSource(_SourceKeys):
 
 def _source_tag(value: object) -> str | None:
     """Which kind of source a value is, by its keys."""
-    if isinstance(value, FileSource | ManifestSource):
+    if isinstance(value, Chain | Node):
+        return "<ChainSource>"
+    if isinstance(value, FileSource | ManifestSource | ChainSource):
         return f"<{type(value).__name__}>"
     if not isinstance(value, Mapping):
         return None
+    if value.get("nodes") and not {"files", *_MANIFEST_KEYS} & set(value):
+        return "<ChainSource>"
     manifest = any(key in value for key in _MANIFEST_KEYS)
     if manifest and "files" in value:
         return None
@@ -150,7 +156,9 @@ def _source_tag(value: object) -> str | None:
 
 
 Source = Annotated[
-    Annotated[FileSource, Tag("<FileSource>")] | Annotated[ManifestSource, Tag("<ManifestSource>")],
+    Annotated[FileSource, Tag("<FileSource>")]
+    | Annotated[ManifestSource, Tag("<ManifestSource>")]
+    | Annotated[ChainSource, Tag("<ChainSource>")],
     Discriminator(
         _source_tag,
         custom_error_type="source_kind",

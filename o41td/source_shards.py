@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from o41td.encodings import encoding_of, holds_records
+from o41td.encodings import NODE, encoding_of, holds_records
 from o41td.errors import ChangedDataError, ConfigError
-from o41td.index import ShardUnits
+from o41td.index import ShardUnits, unit_rows_of_source
 from o41td.job import ManifestSelection, SourceJob
 from o41td.listing import is_local, list_files, local_path_of, refuse_repeats
 from o41td.manifest import Manifest, ManifestShard, read_manifest
@@ -36,6 +36,8 @@ class ListedShard:
 
     def unit_rows(self, encoding: str) -> NDArray[np.int64] | None:
         """Returns the rows of each unit where they are stated, so that the shard need not be opened; else None."""
+        if encoding == NODE:
+            return None if self.rows is None else unit_rows_of_source(self.rows)
         if not holds_records(encoding):
             return None if self.row_groups is None else np.array(self.row_groups, np.int64)
         return None if self.rows is None else np.array([self.rows] if self.rows else [], np.int64)
@@ -141,6 +143,8 @@ class ManifestShelf:
         """
         if job.manifest is not None:
             return self._selected(job, job.manifest)
+        if job.encoding == NODE:
+            return SourceShards(encoding=NODE, shards=(ListedShard(path=job.files[0]),), stated_by="the config")
         stated = {_place_of(uri): (rows, size, etag) for uri, rows, size, etag in job.stated}
         known = {uri for uri in job.files if _is_known(stated.get(uri))}  # what is stated in full is not looked at
         remote = [uri for uri in job.files if not is_local(uri) and uri not in known]

@@ -28,7 +28,7 @@ class Stage(ConfigModel):
     """A weighted mix of sources, in batches of one size.
 
     Attributes:
-        sources: At least one `FileSource` or `ManifestSource`.
+        sources: At least one `FileSource`, `ManifestSource`, or chain of nodes.
         batch_size: Rows in a batch.
         shuffle: None keeps the listed order.
         infinite: Whether sources start over, each on its own, for ever.

@@ -144,7 +144,8 @@ def _rows_of(outline: Outline, stage: int, names: dict[Any, int]) -> _Rows:
     sources = outline.sources_of(stage)
     units = []
     for index in sources:
-        fields = tuple(repr(field.to_record()) for field in outline.job.stages[stage].sources[index.source].fields)
+        job = outline.job.stages[stage].sources[index.source]
+        fields = (*(repr(field.to_record()) for field in job.fields), job.chain and job.chain.fingerprint)
         of_shard = [names.setdefault((shard.version, shard.rows, fields), len(names)) for shard in index.shards]
         units.append(np.array(of_shard, np.int64)[index.unit_shard])
     first_rows = [index.unit_first_row for index in sources]

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from o41td.encodings import holds_records
+from o41td.encodings import PARQUET, holds_records
 from o41td.errors import DataError, O41Error, error_to_record
 from o41td.order.leaving import LeavingOrder
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
@@ -31,6 +31,7 @@ from o41td.workers.project import RefusedRows
 if TYPE_CHECKING:
     from o41td.workers.block_cache import BlockCache
     from o41td.workers.block_cache_rows import CachingReader
+    from o41td.workers.chain_reader import ChainReader
     from o41td.workers.record_reader import RecordReader
     from o41td.workers.remote_objects import RemoteObjects
     from o41td.workers.shard_facts import FactsShelf
@@ -74,6 +75,9 @@ class BlockDecoder:
         self._regions = regions
         self._block_rows = block_rows
         self._sources = sources
+        self._objects = objects
+        self._max_row_group_bytes = max_row_group_bytes
+        self._chains: dict[int, ChainReader] = {}
         self._readers = ReaderPool(
             objects=objects, facts=facts, max_row_group_bytes=max_row_group_bytes, max_held_units=max_held_units
         )
@@ -104,14 +108,47 @@ class BlockDecoder:
             mtime_ns=piece.mtime_ns,
             num_rows=piece.shard_rows,
             etag=piece.etag,
+            plans=None if of.chain is None else self._chain(source).columns,
         )
+
+    def _chain(self, source: int) -> ChainReader:
+        """The nodes of a source that is a chain.
+
+        Raises:
+            ConfigError: They cannot be built here.
+        """
+        chain = self._chains.get(source)
+        if chain is None:
+            from o41td.workers.chain_reader import ChainReader  # it brings the nodes, and msgspec
+
+            of = self._sources[source]
+            assert of.chain is not None
+            chain = ChainReader(
+                of.chain,
+                of.fields,
+                source=of.name,
+                encoding=of.encoding,
+                max_row_group_bytes=self._max_row_group_bytes,
+                objects=self._objects,
+            )
+            self._chains[source] = chain
+        return chain
+
+    def take_result_counts(self, source: int) -> tuple[int, int, str | None] | None:
+        """As `ChainReader.take_counts`, of a source that is a chain; else None."""
+        chain = self._chains.get(source)
+        return None if chain is None else chain.take_counts()
 
     def is_kept(self, source: int, piece: Piece) -> bool:
         """Whether the block cache most likely has a piece, so that nothing of it need be fetched.
 
         Called by: any thread.
         """
-        return self._caching is not None and self._caching.is_kept(source, piece)
+        return self._caches(source) and cast("CachingReader", self._caching).is_kept(source, piece)
+
+    def _caches(self, source: int) -> bool:
+        """Whether the block cache is for this source: what comes of nodes is kept where the user says."""
+        return self._caching is not None and self._sources[source].chain is None
 
     def will_need(self, source: int, piece: Piece) -> None:
         """Has a piece read ahead, which goes on while others are decoded.
@@ -119,7 +156,9 @@ class BlockDecoder:
         Raises:
             O41Error: As `reader`.
         """
-        if self._caching is None or not self._caching.will_need(source, piece):
+        if self._sources[source].chain is not None and self._sources[source].encoding != PARQUET:
+            return
+        if not self._caches(source) or not cast("CachingReader", self._caching).will_need(source, piece):
             self.reader(source, piece).will_need(piece.row_group)
 
     def decode(self, order: DecodeBlock, on_piece: Callable[[int], None]) -> BlockDecoded | BlockFailed:
@@ -135,18 +174,19 @@ class BlockDecoder:
         work = _Work(order, places)
         bad: list[BadRowsOfPiece] = []
         pieces = [Piece(*piece) for piece in order.pieces]
-        are_records = holds_records(self._sources[order.source].encoding)
+        is_chain = self._sources[order.source].chain is not None
+        are_records = holds_records(self._sources[order.source].encoding) and not is_chain
         groups: Iterable[list[Piece]] = ([piece] for piece in pieces)
         if are_records and not order.careful:
             groups = _shards_of(pieces)
-        elif not order.careful:
+        elif not order.careful and not is_chain:
             groups = _groups_of(pieces, [piece.is_small and not self.is_kept(order.source, piece) for piece in pieces])
         for group in groups:
             if order.careful:
                 on_piece(group[0].number)
             if are_records:
                 bad.extend(self._decode_records(group, work))
-            elif len(group) == 1 or not self._decode_together(group, work):
+            elif is_chain or len(group) == 1 or not self._decode_together(group, work):
                 for piece in group:
                     bad.extend(self._decode_piece(piece, work))
         bad_rows = [rows.astype("<i8").tobytes() for rows, _error in bad]
@@ -168,6 +208,8 @@ class BlockDecoder:
     def close(self) -> None:
         """Closes every shard, and what is open of the cache."""
         self._readers.close()
+        for chain in self._chains.values():
+            chain.close()
         if self._caching is not None:
             self._caching.cache.close()
 
@@ -236,6 +278,8 @@ class BlockDecoder:
 
     def _decode_rows(self, piece: Piece, row_start: int, work: _Work) -> tuple[int, RefusedRows | None]:
         """Decodes a piece from a row on into the slot; returns how many rows, and which of them do not fit."""
+        if self._sources[work.order.source].chain is not None:
+            return self._decode_chain(piece, row_start, work)
         row_stop = piece.row_stop
         caching = self._caching_of(piece, work)
         if caching is not None:
@@ -260,6 +304,28 @@ class BlockDecoder:
         work.rows += table.num_rows - (0 if refused is None else len(refused.rows))
         work.read_bytes += table.nbytes
         return table.num_rows, refused
+
+    def _decode_chain(self, piece: Piece, row_start: int, work: _Work) -> tuple[int, RefusedRows | None]:
+        """As `_decode_rows`, through the nodes of a source that is a chain."""
+        source = work.order.source
+        chain = self._chain(source)
+
+        def read(start: int, stop: int) -> Any:
+            begun = time.perf_counter()
+            reader = self.reader(source, piece)
+            assert isinstance(reader, ShardReader)
+            work.fetch_s += time.perf_counter() - begun
+            return reader.read_rows(
+                piece.row_group, start, stop, group_rows=piece.group_rows, decoding_bytes=piece.decoding_bytes
+            )
+
+        begun, fetched_s = time.perf_counter(), work.fetch_s
+        rows = chain.rows(piece, row_start, piece.row_stop, read)
+        work.decode_s += time.perf_counter() - begun - (work.fetch_s - fetched_s)
+        refused = self._write(piece, chain.projector, rows, row_start, work)
+        work.rows += rows.num_rows - (0 if refused is None else len(refused.rows))
+        work.read_bytes += rows.nbytes
+        return rows.num_rows, refused
 
     # ---- records ---------------------------------------------------------------------------------------------------
 
@@ -337,7 +403,12 @@ class BlockDecoder:
 
     def _caching_of(self, piece: Piece, work: _Work) -> CachingReader | None:
         """The cache's reader where a piece is read through it."""
-        if self._caching is None or work.order.careful or not self._caching.takes(work.order.source, piece):
+        if (
+            self._caching is None
+            or not self._caches(work.order.source)
+            or work.order.careful
+            or not self._caching.takes(work.order.source, piece)
+        ):
             return None
         return self._caching
 
@@ -374,7 +445,7 @@ class BlockDecoder:
             {name: region[first:] for name, region in self._regions.items()},
             places=places,
             row_offset_in_shard=piece.shard_row + row_start,
-            row_group=None if holds_records(source.encoding) else piece.row_group,
+            row_group=piece.row_group if source.encoding == PARQUET else None,
             shard=piece.uri,
             source=source.name,
         )

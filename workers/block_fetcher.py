@@ -28,6 +28,7 @@ from o41td.workers.remote_file import MAX_GAP_BYTES, MAX_WASTE, PART_BYTES
 from o41td.workers.remote_objects import RemoteObjects, ranges_over
 from o41td.workers.shard_facts import FactsShelf, ShardFacts, facts_of
 from o41td.workers.shard_file import ShardIdentity, raise_failure
+from o41td.workers.whole_columns import WholeColumns
 
 __all__ = ["BlockFetcher"]
 
@@ -66,7 +67,7 @@ class BlockFetcher:
         self._is_held = is_held
         self._is_kept = is_kept
         self._max_row_group_bytes = max_row_group_bytes
-        self._plans = [PlanMemory() for _ in sources]
+        self._plans = [PlanMemory() if of.chain is None else WholeColumns(of.columns) for of in sources]
         self._begun: dict[int, Future[None]] = {}
         self._on_their_way: dict[_Unit, int] = {}  # by whom they are fetched; the storage thread's
 
@@ -149,8 +150,7 @@ class BlockFetcher:
             schema = metadata.schema.to_arrow_schema()
         except Exception as error:  # noqa: BLE001 - as above
             raise_failure(error, source=of.name, shard=piece.uri)
-        facts = facts_of(
-            identity, metadata, schema, of.fields, source=of.name, shard=piece.uri, plans=self._plans[source]
-        )
+        fields = of.fields if of.chain is None else ()
+        facts = facts_of(identity, metadata, schema, fields, source=of.name, shard=piece.uri, plans=self._plans[source])
         self._facts.put(key, facts)
         return facts

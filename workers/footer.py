@@ -42,6 +42,9 @@ _LEVEL_BYTES = 2
 be null) and one for repetition (where anything is a list). Of a list of bools they are 32 times the values."""
 
 
+_UNKNOWN_WIDTH = 8.0
+"""Of leaves that are read for no field: numbers, or offsets of what the pages hold."""
+
 _INT96_BYTES = 12
 """Arrow holds these timestamps as they are stored while it makes nanoseconds of them."""
 
@@ -212,7 +215,7 @@ def _row_groups_of(
         column = metadata.schema.column(index)
         nullable = 0.125 if column.max_definition_level else 0.0
         level_bytes = _LEVEL_BYTES * ((column.max_definition_level > 0) + (column.max_repetition_level > 0))
-        width = decoded_width_of(leaf_types[index]) + nullable
+        width = (decoded_width_of(leaf_types[index]) if index in leaf_types else _UNKNOWN_WIDTH) + nullable
         width += _INT96_BYTES if column.physical_type == "INT96" else 0
         columns.append((index, width, packed_bytes.get(index, 0), column.max_repetition_level, level_bytes))
     num_groups = metadata.num_row_groups

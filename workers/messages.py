@@ -47,6 +47,7 @@ __all__ = [
     "ReadFooter",
     "ResolveFailed",
     "ResolveSource",
+    "ResultsUsed",
     "ServeFrom",
     "SourceResolved",
     "StatsReply",
@@ -107,6 +108,9 @@ class ReadFooter(NamedTuple):
 
     A shard of records has no footer: its records are counted, unless `known_rows` spares that, and the first is looked
     at. A record of more than an eighth of `max_row_group_bytes` is refused.
+
+    Where the source is a chain of nodes, `chain` is it, packed, and the fields are checked against what comes of a few
+    rows; or it is empty, where that is done with another shard. `columns` are those that it wants, None is all.
     """
 
     task_id: int
@@ -118,6 +122,8 @@ class ReadFooter(NamedTuple):
     size_bytes: int | None  # of a remote shard, when it was listed
     etag: str | None
     fields: list[dict[str, Any]]  # FieldPlan records
+    chain: bytes | None
+    columns: list[str] | None
     storage: dict[str, Any] | None
 
     def __repr__(self) -> str:
@@ -152,17 +158,26 @@ class FooterFailed(NamedTuple):
 
 
 class AttachArena(NamedTuple):
-    """Map the arena whose descriptor rides along; `sources` holds the FieldPlan records of each source slot."""
+    """Map the arena whose descriptor rides along; `sources` holds the FieldPlan records of each source slot.
+
+    `chains` are sources' nodes, packed, and `columns` those of their shards that these want; None of a source without
+    nodes, and where they want all. Where `cluster` is the address of a Ray cluster, blocks are decoded there, those of
+    a source on nodes that have the resource in `places`.
+    """
 
     layout: dict[str, Any]
     sources: list[list[dict[str, Any]]]
     source_names: list[str]
     encodings: list[str]
+    chains: list[bytes | None]
+    columns: list[list[str] | None]
     max_row_group_bytes: int
     max_held_units: int
     cache_dir: str | None
     cache_limit_bytes: int | None
     storage: dict[str, Any] | None
+    places: list[str | None]
+    cluster: str | None
 
     def __repr__(self) -> str:
         return _shown_without_storage(self)
@@ -208,6 +223,18 @@ class CacheUsed(NamedTuple):
     evicted_files: int
     evicted_bytes: int
     broken_files: int
+    failure: str | None
+
+
+class ResultsUsed(NamedTuple):
+    """What the stores of a source's nodes did for a block, sent before the block's own answer: results found and not.
+
+    `failure` says why a result could not be kept, once.
+    """
+
+    block_id: int
+    hits: int
+    misses: int
     failure: str | None
 
 
@@ -418,6 +445,7 @@ Message = (
     | DecodeBlock
     | PieceBegun
     | CacheUsed
+    | ResultsUsed
     | BlockDecoded
     | BlockFailed
     | StorageUsed
@@ -452,6 +480,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     DecodeBlock,
     PieceBegun,
     CacheUsed,
+    ResultsUsed,
     BlockDecoded,
     BlockFailed,
     StorageUsed,

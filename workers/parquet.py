@@ -432,6 +432,7 @@ class ReaderPool:
         mtime_ns: int | None = None,
         num_rows: int | None = None,
         etag: str | None = None,
+        plans: PlanMemory | None = None,
     ) -> ShardReader | RecordReader:
         """The open reader of a source's shard, opened if need be.
 
@@ -445,6 +446,7 @@ class ReaderPool:
             mtime_ns: Its modification time when indexed.
             num_rows: Its rows when indexed; of records, they are counted as they are read.
             etag: Its etag when indexed.
+            plans: Plans other than those of the fields.
         """
         key = (source_index, path)
         reader = self._readers.get(key)
@@ -479,7 +481,7 @@ class ReaderPool:
             max_row_group_bytes=self._max_row_group_bytes,
             held=self._held,
             known=known,
-            plans=self._plans,
+            plans=plans or self._plans,
         )
         self._readers[key] = reader
         if reader.facts is not known:

@@ -57,8 +57,13 @@ class Uncached(Exception):
 
 
 class SourceFormat(NamedTuple):
-    """A source: its name, its fields, its shards' encoding."""
+    """A source: its name, its fields, its shards' encoding; where it is a chain, its nodes, packed.
+
+    `columns` are those of its shards that the nodes want; None is all.
+    """
 
     name: str
     fields: tuple[FieldPlan, ...]
     encoding: str
+    chain: bytes | None = None
+    columns: tuple[str, ...] | None = None

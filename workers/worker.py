@@ -17,6 +17,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ from o41td.workers.messages import (
     ReadFooter,
     ResolveFailed,
     ResolveSource,
+    ResultsUsed,
     SourceResolved,
     WorkerReady,
     carries_descriptor,
@@ -53,6 +55,7 @@ from o41td.workers.piece import Piece, SourceFormat
 
 if TYPE_CHECKING:
     from o41td.workers.block_cache import BlockCache
+    from o41td.workers.ray_decoder import RayDecoder
 
 if TYPE_CHECKING:
     from o41td.workers.remote_objects import RemoteObjects
@@ -78,6 +81,7 @@ class Worker:
         self._arena: MappedArena | None = None
         self._decoder: BlockDecoder | None = None
         self._cache: BlockCache | None = None
+        self._ray: RayDecoder | None = None
         self._plans = PlanMemory()
         self._remote: RemoteWork | None = None
 
@@ -100,9 +104,10 @@ class Worker:
                     self._attach(message, descriptor)
                 case DecodeBlock():
                     assert self._decoder is not None
-                    self._read_ahead(self._decoder)
+                    self._read_ahead(self._decoder, message)
                     decoded = self._decoded(self._decoder, message)
                     self._tell_cache(message.block_id)
+                    self._tell_results(self._decoder, message)
                     self._answer(decoded)
                 case _:
                     raise AssertionError(f"{type(message).__name__} is no order for a worker")
@@ -134,6 +139,8 @@ class Worker:
             self._remote = RemoteWork(storage, tell=self._answer)
 
     def _decoded(self, decoder: BlockDecoder, order: DecodeBlock) -> Message:
+        if self._ray is not None:
+            return self._ray.decode(order)
         on_piece = partial(self._tell_piece, order.block_id)
         if self._remote is None:
             return decoder.decode(order, on_piece)
@@ -147,6 +154,11 @@ class Worker:
             counts, failure = self._cache.take_counts()
             if any(counts.values()) or failure is not None:
                 self._answer(CacheUsed(block_id, failure=failure, **counts))
+
+    def _tell_results(self, decoder: BlockDecoder, order: DecodeBlock) -> None:
+        counts = decoder.take_result_counts(order.source)
+        if counts is not None and any(counts):
+            self._answer(ResultsUsed(order.block_id, *counts))
 
     def _answer(self, message: Message) -> None:
         try:
@@ -165,6 +177,8 @@ class Worker:
     def _footer_of(self, order: ReadFooter) -> Message:
         objects = None if order.storage is None or self._remote is None else self._remote.objects
         fields = [FieldPlan.from_record(record) for record in order.fields]
+        if order.chain is not None:
+            return self._chain_footer_of(order, fields, objects)
         if holds_records(order.encoding):
             return self._count_of(order, fields, objects)
         try:
@@ -194,14 +208,6 @@ class Worker:
     def _count_of(self, order: ReadFooter, fields: list[FieldPlan], objects: RemoteObjects | None) -> Message:
         from o41td.workers.record_count import count_records  # it brings msgspec, isal and zstandard
 
-        told_s = time.monotonic()
-
-        def tell() -> None:
-            nonlocal told_s
-            if time.monotonic() - told_s > _TELL_EVERY_S:
-                told_s = time.monotonic()
-                self._answer(CountGoesOn(order.task_id))
-
         try:
             count = count_records(
                 order.uri,
@@ -213,7 +219,7 @@ class Worker:
                 etag=order.etag,
                 objects=objects,
                 max_row_group_bytes=order.max_row_group_bytes,
-                on_progress=tell,
+                on_progress=self._teller(order.task_id),
             )
         except O41Error as error:
             return FooterFailed(order.task_id, error_to_record(error))
@@ -233,6 +239,26 @@ class Worker:
             version=count.version,
         )
 
+    def _chain_footer_of(self, order: ReadFooter, fields: list[FieldPlan], objects: RemoteObjects | None) -> Message:
+        from o41td.workers.chain_footer import read_chain_footer  # it brings the nodes, and msgspec
+
+        try:
+            return read_chain_footer(order, fields, objects, self._teller(order.task_id))
+        except O41Error as error:
+            return FooterFailed(order.task_id, error_to_record(error))
+
+    def _teller(self, task_id: int) -> Callable[[], None]:
+        """What tells now and then that a count goes on."""
+        told_s = time.monotonic()
+
+        def tell() -> None:
+            nonlocal told_s
+            if time.monotonic() - told_s > _TELL_EVERY_S:
+                told_s = time.monotonic()
+                self._answer(CountGoesOn(task_id))
+
+        return tell
+
     def _attach(self, order: AttachArena, descriptor: int) -> None:
         layout = ArenaLayout.from_record(order.layout)
         try:
@@ -240,8 +266,16 @@ class Worker:
         finally:
             os.close(descriptor)
         sources = [
-            SourceFormat(name, tuple(FieldPlan.from_record(record) for record in fields), encoding)
-            for name, fields, encoding in zip(order.source_names, order.sources, order.encodings, strict=True)
+            SourceFormat(
+                name,
+                tuple(FieldPlan.from_record(record) for record in fields),
+                encoding,
+                chain,
+                None if columns is None else tuple(columns),
+            )
+            for name, fields, encoding, chain, columns in zip(
+                order.source_names, order.sources, order.encodings, order.chains, order.columns, strict=True
+            )
         ]
         if order.cache_dir is not None:
             from o41td.workers.block_cache import BlockCache  # it brings isal
@@ -260,6 +294,19 @@ class Worker:
         )
         if self._remote is not None:
             self._remote.attach(self._decoder, sources, max_row_group_bytes=order.max_row_group_bytes)
+        if order.cluster is not None:
+            from o41td.workers.ray_decoder import RayDecoder  # it brings ray
+
+            self._ray = RayDecoder(
+                {region.name: self._arena.region(region.name) for region in layout.fields},
+                layout.block_rows,
+                sources,
+                places=order.places,
+                address=order.cluster,
+                storage=order.storage,
+                max_row_group_bytes=order.max_row_group_bytes,
+                max_held_units=order.max_held_units,
+            )
         threading.Thread(target=self._populate, args=(self._arena,), name="o41td-populate", daemon=True).start()
 
     def _populate(self, arena: MappedArena) -> None:
@@ -267,16 +314,20 @@ class Worker:
         with contextlib.suppress(OSError):
             arena.populate(threading.Event())
 
-    def _read_ahead(self, decoder: BlockDecoder) -> None:
-        """Starts the reading of the next block, if there is an order for one."""
+    def _read_ahead(self, decoder: BlockDecoder, order: DecodeBlock) -> None:
+        """Starts the reading of the block behind this order, if there is an order for one; of all on a cluster."""
         with contextlib.suppress(queue.Empty):
             while not self._looked_at:
                 self._looked_at.append(self._orders.get_nowait())
-        for order, _descriptor in self._looked_at:
-            if isinstance(order, DecodeBlock):
-                for piece in itertools.starmap(Piece, order.pieces[:_READ_AHEAD_PIECES]):
-                    if not (is_local(piece.uri) or decoder.is_kept(order.source, piece)):
+        if self._ray is not None:
+            for each in (order, *(other for other, _descriptor in self._looked_at if isinstance(other, DecodeBlock))):
+                self._ray.begin(each)
+            return
+        for later, _descriptor in self._looked_at:
+            if isinstance(later, DecodeBlock):
+                for piece in itertools.starmap(Piece, later.pieces[:_READ_AHEAD_PIECES]):
+                    if not (is_local(piece.uri) or decoder.is_kept(later.source, piece)):
                         continue  # it is being fetched
                     with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
-                        decoder.will_need(order.source, piece)
+                        decoder.will_need(later.source, piece)
                 return

@@ -20,7 +20,7 @@ from o41td.exclusions import Exclusions
 from o41td.host_memory import own_bytes
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
-from o41td.workers.messages import BatchesGathered, BlockDecoded, CacheUsed, ServeFrom, StorageUsed
+from o41td.workers.messages import BatchesGathered, BlockDecoded, CacheUsed, ResultsUsed, ServeFrom, StorageUsed
 
 __all__ = ["FIGURES_FORMAT", "LoaderFigures", "opening_record"]
 
@@ -162,6 +162,10 @@ class LoaderFigures:
         """A worker has used the block cache for a block of a source."""
         for name in _OF_CACHE:
             self._cache[name] += getattr(message, name)
+        self.note_results(stage, source, message)
+
+    def note_results(self, stage: int, source: int, message: CacheUsed | ResultsUsed) -> None:
+        """A worker has found results of a source, or not."""
         for what, count in (("hits", message.hits), ("misses", message.misses)):
             name = f"{what} of source {stage}/{source}"
             self._counts[name] = self._counts.get(name, 0.0) + count

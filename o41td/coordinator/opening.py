@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from o41td.encodings import holds_records
+from o41td.encodings import NODE, holds_records
 from o41td.errors import ChangedDataError, ConfigError, MissingShardError, O41Error
 from o41td.fields import field_bytes
 from o41td.index import ShardEntry, ShardUnits, SourceIndex, index_source, version_of_etag
@@ -51,6 +51,7 @@ class _Wanted:
     units: ShardUnits | None = None
     stated_rows: Any = None
     is_task: bool = False
+    runs_chain: bool = False
     error: O41Error | None = None
 
     @property
@@ -121,6 +122,8 @@ class IndexReading:
                 size_bytes=None if wanted.is_local else wanted.identity[0],
                 etag=None if wanted.is_local else wanted.etag,
                 fields=[field.to_record() for field in wanted.source.fields],
+                chain=_parcel_of(wanted),
+                columns=wanted.source.columns,
                 storage=None if wanted.is_local else self._storage,
             )
 
@@ -191,6 +194,8 @@ class IndexReading:
 
     def _wanted_by(self, source: SourceJob, listed: SourceShards, expected: Mapping[str, Any] | None) -> list[_Wanted]:
         fields = [field.to_record() for field in source.fields]
+        if source.chain is not None:
+            fields.append({"chain": source.chain.fingerprint})
         signature = repr(fields)
         cache = self._cache_of(signature, fields)
         counts = self._cache_of(listed.encoding, [{"records": listed.encoding}])
@@ -214,12 +219,25 @@ class IndexReading:
                 names_other = version is not None and wanted.etag is None  # an etag says by itself what is there
                 wanted.is_task |= wanted.stated_rows is None or names_other
             found.append(wanted)
+        if source.chain is not None and source.chain.parcel:
+            self._check_one(found)
+        elif source.encoding == NODE:  # nobody here has the source to ask
+            found[0].is_task = False
+            return found
         unread = [wanted for wanted in found if wanted.units is None and not wanted.is_task]
         samples = _NUM_SAMPLES - (len(found) - len(unread))
         if samples > 0:
             for wanted in unread[:: max(1, -(-len(unread) // samples))]:
                 wanted.is_task = True
         return found
+
+    @staticmethod
+    def _check_one(found: Sequence[_Wanted]) -> None:
+        """Has a chain run on the first rows of one shard, the largest, which has rows if any has."""
+        checked = max(found, key=lambda wanted: wanted.identity[0])
+        if checked.units is not None and holds_records(checked.encoding):
+            checked.stated_rows = checked.units.rows  # which spares counting them again
+        checked.runs_chain = checked.is_task = True
 
     def _take_from_cache(self, wanted: _Wanted) -> None:
         cache = wanted.counts if holds_records(wanted.encoding) else wanted.cache
@@ -237,6 +255,8 @@ class IndexReading:
 
     @staticmethod
     def _identity_of(shard: ListedShard, source: SourceJob) -> FileIdentity:
+        if source.encoding == NODE:
+            return 0, 0, None
         if shard.seen is not None:
             return shard.seen[0], 0, shard.seen[1]
         try:
@@ -283,6 +303,13 @@ class IndexReading:
                 source=name,
                 shard=uri,
             )
+
+
+def _parcel_of(wanted: _Wanted) -> bytes | None:
+    """The chain that a shard's rows go through, empty where another shard of it is run."""
+    if wanted.source.chain is None:
+        return None
+    return wanted.source.chain.parcel if wanted.runs_chain else b""
 
 
 def _units_of(path: str, value: Sequence[Any]) -> ShardUnits:

@@ -84,6 +84,7 @@ from o41td.workers.messages import (
     PieceBegun,
     ResolveFailed,
     ResolveSource,
+    ResultsUsed,
     ServeFrom,
     SourceResolved,
     StatsReply,
@@ -504,11 +505,15 @@ class LoaderServer:
             sources=[[field.to_record() for field in source.fields] for source in sources],
             source_names=[source.name for source in sources],
             encodings=[source.encoding for source in self._sources],
+            chains=[None if source.chain is None else source.chain.parcel for source in sources],
+            columns=[source.columns for source in sources],
             max_row_group_bytes=job.max_row_group_bytes,
             max_held_units=self._size.bound.shape.held_units,
             cache_dir=job.cache_dir,
             cache_limit_bytes=job.cache_limit_bytes,
             storage=self._storage_record() if any(is_remote_source(source) for source in self._sources) else None,
+            places=[None if source.chain is None else source.chain.place for source in sources],
+            cluster=job.cluster,
         )
 
     def _take_from_worker(self, worker: PooledWorker, message: Message) -> None:
@@ -545,6 +550,13 @@ class LoaderServer:
                 self._figures.note_cache(key.stage, key.source, message)
                 if message.failure is not None:
                     self._tell_cache_failure(message.failure)
+            case ResultsUsed():
+                assert self._table is not None
+                key = self._table[message.block_id].key
+                self._figures.note_results(key.stage, key.source, message)
+                if message.failure is not None:
+                    text = f"results of nodes cannot be kept: {message.failure}. The stream goes on without"
+                    self._tell_all(LoaderNotice(text, is_warning=True))
             case PieceBegun():
                 self._handle(PieceWasBegun(worker.number, message.block_id, message.piece))
             case BlockFailed():
@@ -563,7 +575,7 @@ class LoaderServer:
             case SourceResolved() | ResolveFailed():
                 is_there = isinstance(self._desk, SourceDesk)
                 return is_there and self._desk is not None and self._desk.awaits(worker.number, message.task_id)
-            case BlockDecoded() | BlockFailed() | PieceBegun() | CacheUsed():
+            case BlockDecoded() | BlockFailed() | PieceBegun() | CacheUsed() | ResultsUsed():
                 if self._state is None or self._table is None:
                     return False
                 if not self._state.workers[worker.number].is_at(message.block_id):
@@ -573,9 +585,14 @@ class LoaderServer:
                     return 0 <= message.piece < len(block.pieces)
                 if isinstance(message, CacheUsed):
                     return self._job is not None and self._job.cache_dir is not None
+                if isinstance(message, ResultsUsed):
+                    return self._has_nodes(block.key.stage, block.key.source)
                 return all(_are_rows_of(block, bad.rows) for bad in _bad_rows_of(message))
             case _:
                 return False
+
+    def _has_nodes(self, stage: int, source: int) -> bool:
+        return self._job is not None and self._job.stages[stage].sources[source].chain is not None
 
     def _tell_cache_failure(self, why: str) -> None:
         """Tells everybody that blocks are not kept any more, when the first worker says so."""

@@ -27,7 +27,7 @@ from o41td.order import Purpose, hash_counters, stream_key
 
 __all__ = ["Replacement", "StandIns"]
 
-_REPLACEABLE = ("CorruptDataError", "MissingShardError", "ValueRefusedError", "WorkerCrashError")
+_REPLACEABLE = ("CorruptDataError", "MissingShardError", "NodeError", "ValueRefusedError", "WorkerCrashError")
 """Kinds of error that a stand-in helps; a shard that changed, say, would be replaced by others of another data set."""
 
 _MAX_TRIES = 32

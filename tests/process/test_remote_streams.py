@@ -13,8 +13,19 @@ import pytest
 import faulty_proxy as faults
 import stream_reference as ref
 from command_line import o41td
-from o41td import ChangedDataError, FileSource, ManifestSource, ProjectedField, StorageError, resume_batch_stream
+from o41td import (
+    ChangedDataError,
+    FileSource,
+    JsonLines,
+    ManifestSource,
+    Parquet,
+    ProjectedField,
+    Stage,
+    StorageError,
+    resume_batch_stream,
+)
 from o41td.workers.remote_objects import tail_bytes_of
+from sample_nodes import Scale
 
 
 def test_a_remote_stream_is_the_local_one(bucket, write_shards, open_stream):
@@ -161,6 +172,25 @@ def test_manifests_and_records_of_a_store(bucket, open_stream):
         [bucket.uri("deep/b b.jsonl.gz")],
         [bucket.uri("deep/a.jsonl.gz"), bucket.uri("deep/b b.jsonl.gz")],
     ]
+
+
+def test_nodes_run_on_shards_of_a_store(bucket, write_shards, open_stream):
+    """Chains of remote Parquet and of remote records give what the same chains of local files give."""
+    paths = write_shards((60, 33))
+    bucket.put_files(paths)
+    bucket.put("lines/a.jsonl.gz", gzip.compress(b"".join(b'{"id": %d}\n' % number for number in range(200, 240))))
+    fields = [ProjectedField(name=name, source=name, dtype="i64") for name in ("id", "scaled")]
+    stage = Stage(
+        sources=[
+            Parquet([bucket.uri("data/*.parquet")], columns=["id"]) >> Scale(3),
+            JsonLines([bucket.uri("lines/")]) >> Scale(5),
+        ],
+        batch_size=16,
+    )
+    seen = {}
+    for batch in open_stream(ref.stream_config(stage, fields=fields, block_rows=16), storage=bucket.storage):
+        seen |= dict(zip(batch["id"].tolist(), batch["scaled"].tolist(), strict=True))
+    assert seen == {number: number * (3 if number < 93 else 5) for number in [*range(93), *range(200, 240)]}
 
 
 def test_keys_are_taken_letter_by_letter(bucket, write_shards, open_stream):

@@ -73,7 +73,7 @@ def test_order_is_kept_and_large_frames_pass(ends: tuple[Channel, Channel]) -> N
 def test_descriptors_stay_with_their_messages(ends: tuple[Channel, Channel]) -> None:
     """Each descriptor is taken behind its own message, and is a copy of what was sent."""
     first, second = os.memfd_create("first"), os.memfd_create("second")
-    attach = AttachArena({}, [], [], [], 1, 2, None, None, None)
+    attach = AttachArena({}, [], [], [], [], [], 1, 2, None, None, None, [], None)
     ends[0].send(attach, first)
     ends[0].send(StatsRequest(1))
     ends[0].send(attach, second)
