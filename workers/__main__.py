@@ -1,10 +1,12 @@
-"""Entry point of a worker process: ``python -P -m o41td.workers --socket N --worker K --owner PID``."""
+"""A worker as a program: ``python -P -m o41td.workers --socket N --worker K --owner PID``.
+
+Started so only where the coordinator cannot be forked (`o41td.workers.forking`).
+"""
 
 import argparse
 import sys
 
-from o41td.workers.owner_watch import watch_owner
-from o41td.workers.supervisor import OUT_OF_MEMORY, become_worker, connection_from, ignore_group_signals
+from o41td.workers.working import work
 
 
 def main() -> int:
@@ -14,21 +16,7 @@ def main() -> int:
     parser.add_argument("--worker", type=int, required=True, help="its number, for those who read a process list")
     parser.add_argument("--owner", type=int, required=True, help="the process that the loader is for")
     arguments = parser.parse_args()
-    ignore_group_signals()
-    become_worker()
-    channel = connection_from(arguments.socket, blocking=True)
-    watch_owner(arguments.owner, channel.peer_pid)
-    try:
-        import pyarrow as pa
-
-        pa.set_cpu_count(1)
-        pa.set_io_thread_count(1)
-        from o41td.workers.worker import Worker
-
-        Worker(channel).run()
-    except MemoryError:
-        return OUT_OF_MEMORY  # a new process has more room than one that has run out
-    return 0
+    return work(arguments.socket, owner_pid=arguments.owner)
 
 
 if __name__ == "__main__":

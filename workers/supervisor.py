@@ -1,9 +1,10 @@
 """Starting, watching and ending the loader's child processes.
 
-Children are started as ``python -P -m MODULE`` with one inherited socket: never by fork (it deadlocks with threads,
-s3fs and Arrow) and never through multiprocessing's spawn (it runs the user's `__main__` again, and fails in notebooks
-and under ``python -``). `-P` keeps the current folder off `sys.path`, so a user's own `workers/` or `numpy.py` shadows
-nothing.
+From a process of the user's, a child is started as ``python -P -m MODULE`` with one inherited socket: never by fork (it
+deadlocks with threads, s3fs and Arrow) and never through multiprocessing's spawn (it runs the user's `__main__` again,
+and fails in notebooks and under ``python -``). `-P` keeps the current folder off `sys.path`, so a user's own `workers/`
+or `numpy.py` shadows nothing. The coordinator, a process of ours with one thread, forks its workers
+(`o41td.workers.forking`).
 
 A child's standard error goes to a `ChildLog`: an unlinked file in memory that the parent reads when the child dies, so
 that nothing is printed over the user's screen and the reason is still told.
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 from o41td.errors import CoordinatorError
 from o41td.workers.channel import Channel, channel_pair
@@ -119,10 +121,21 @@ class ChildLog:
             self.descriptor = -1
 
 
+class _Process(Protocol):
+    """What of `subprocess.Popen` is used here; its `wait` raises `subprocess.TimeoutExpired`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
 class ChildProcess:
     """A child with its socket. `sentinel` becomes readable when it is dead (a pidfd)."""
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+    def __init__(self, process: _Process, connection: socket.socket) -> None:
         """Takes over the process and our end of its socket."""
         self._process = process
         self.connection = connection

@@ -1,13 +1,13 @@
 """Entry point of the coordinator process: ``python -P -m o41td.coordinator --socket N --workers K``.
 
-Workers are started before anything large is imported here: they take longest to be ready.
+It imports what its workers need before it forks them, so that all of them together pay for it once.
 """
 
 import argparse
 import gc
 import sys
 
-from o41td.coordinator.worker_pool import WorkerPool
+from o41td.workers.forking import stay_single_threaded
 from o41td.workers.supervisor import ChildLog, connection_from, ignore_group_signals
 
 _GC_THRESHOLD = 20_000
@@ -21,15 +21,18 @@ def main() -> int:
     arguments = parser.parse_args()
     ignore_group_signals()
     owner = connection_from(arguments.socket, blocking=False)
+    stay_single_threaded()
+    import o41td.workers.worker  # noqa: F401 - for the workers
+    from o41td.coordinator.server import LoaderServer
+    from o41td.coordinator.worker_pool import WorkerPool
+
+    gc.freeze()  # what was imported stays; collections need not walk it
+    gc.set_threshold(_GC_THRESHOLD)
     log = ChildLog()
     pool = WorkerPool(log, owner_pid=owner.peer_pid)
     try:
         for number in range(arguments.workers):
             pool.start(number)
-        from o41td.coordinator.server import LoaderServer
-
-        gc.freeze()  # what was imported stays; collections need not walk it
-        gc.set_threshold(_GC_THRESHOLD)
         LoaderServer(owner, pool, log).run()
     finally:
         pool.end_all()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from o41td.workers.channel import Channel
+from o41td.workers.forking import can_fork, fork_child
+from o41td.workers.process_title import show_arguments
 from o41td.workers.supervisor import ChildLog, ChildProcess, start_child
+from o41td.workers.working import work
 
 __all__ = ["PooledWorker", "WorkerPool"]
 
@@ -43,9 +47,7 @@ class WorkerPool:
             OSError: The system has no room for one more process or descriptor; everything is as before.
         """
         before = self.workers.get(number)
-        process = start_child(
-            "o41td.workers", ["--worker", str(number), "--owner", str(self._owner_pid)], log=self._log
-        )
+        process = self._forked(number) if can_fork() else self._started(number)
         worker = PooledWorker(
             number=number,
             process=process,
@@ -54,6 +56,12 @@ class WorkerPool:
         )
         self.workers[number] = worker
         return worker
+
+    def _forked(self, number: int) -> ChildProcess:
+        return fork_child(partial(_work_as, number, self._owner_pid), log=self._log)
+
+    def _started(self, number: int) -> ChildProcess:
+        return start_child("o41td.workers", ["--worker", str(number), "--owner", str(self._owner_pid)], log=self._log)
 
     def end_all(self) -> None:
         """Kills and reaps every worker.
@@ -67,3 +75,8 @@ class WorkerPool:
             worker.process.close()
             worker.channel.close()
         self.workers.clear()
+
+
+def _work_as(number: int, owner_pid: int, descriptor: int) -> int:
+    show_arguments("o41td.coordinator", ["o41td.workers", "--socket", str(descriptor), "--worker", str(number)])
+    return work(descriptor, owner_pid=owner_pid)

@@ -3,7 +3,7 @@
 A fault has a name and lies as a file of that name beside this one: "MODULE ACT TIMES". Processes whose arguments hold
 MODULE come to these points, and do ACT there, TIMES times in all; the file NAME.done grows by a byte each time.
 
-* ``start``: the process starts;
+* ``start``: the process starts, or a forked worker begins to work;
 * the file name of a shard: the process looks at it with `os.stat`;
 * ``call.QUALNAME`` or ``return.QUALNAME``: a function of that name is called or returns, on any thread, from the first
   look at a shard on (a training script calls `watch` itself). ``return.QUALNAME.KIND``: where its argument `message` is
@@ -35,12 +35,16 @@ POINTS = {
 }
 _HEADROOM_BYTES = 64 << 20
 
-with open("/proc/self/cmdline", "rb") as _file:
-    _me = _file.read().decode().split("\0")
 _folder = os.path.dirname(os.path.abspath(__file__))
 _stat = os.stat
 _getuid = os.getuid
 _time = time.time
+
+
+def _arguments():
+    """Return this process's arguments: those that it shows, which a forked worker has changed."""
+    with open("/proc/self/cmdline", "rb") as file:
+        return file.read().decode().split("\0")
 
 
 def _due(name):
@@ -50,7 +54,7 @@ def _due(name):
             module, act, times = file.read().split()
     except FileNotFoundError:
         return None
-    if module not in _me:
+    if module not in _arguments():
         return None
     done = os.open(os.path.join(_folder, name + ".done"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -77,7 +81,8 @@ def _do(act):
     if act == "memory":
         _run_out_of_memory()
     if act.startswith("write:"):
-        os.write(int(_me[_me.index("--socket") + 1]), bytes.fromhex(act.partition(":")[2]))
+        me = _arguments()
+        os.write(int(me[me.index("--socket") + 1]), bytes.fromhex(act.partition(":")[2]))
         return
     if act.startswith("sleep:"):
         time.sleep(float(act.partition(":")[2]))
@@ -129,7 +134,7 @@ def _watched_stat(path, *arguments, **keys):
 
 def _watched_getuid():
     """A coordinator asks for it between its answer to the trainer and its first order."""
-    if "o41td.coordinator" in _me:
+    if "o41td.coordinator" in _arguments():
         if sys.getprofile() is None and os.path.exists(os.path.join(_folder, "profiled")):
             watch()
         _come_to("getuid")
@@ -155,7 +160,20 @@ def _wrong_time():
         return _time()
 
 
+def _watch_birth():
+    """A forked worker starts where it begins to work."""
+    profile = sys.getprofile()
+
+    def wait_for_work(frame, event, _argument):
+        if event == "call" and frame.f_code.co_qualname == "work":
+            sys.setprofile(profile)
+            _come_to("start")
+
+    sys.setprofile(wait_for_work)
+
+
 time.time = _wrong_time
+os.register_at_fork(after_in_child=_watch_birth)
 os.stat = _watched_stat
 os.getuid = _watched_getuid
 signal.signal(signal.SIGRTMIN, lambda _number, _frame: _come_to("signal"))
