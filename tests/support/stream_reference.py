@@ -44,7 +44,7 @@ def stage_of(
 
 
 def stream_config(*stages: Stage, fields: Sequence[ProjectedField] = FIELDS, **keys: Any) -> BatchStreamConfig:
-    """A config; one worker unless `threads` says otherwise, as each costs 0.6 s of CPU to start."""
+    """A config; one worker unless `threads` says otherwise."""
     return BatchStreamConfig(stages=list(stages), fields=list(fields), **{"seed": 7, "threads": 1, **keys})
 
 
