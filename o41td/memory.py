@@ -28,6 +28,7 @@ from o41td.sizes import human_bytes
 __all__ = [
     "CACHE_WORK_BYTES",
     "FACTS_BYTES",
+    "FORKED_WORKER_BYTES",
     "FETCH_WASTE",
     "HTTP_WORKER_BYTES",
     "MAX_OPEN_SHARDS",
@@ -39,6 +40,7 @@ __all__ = [
     "S3_WORKER_BYTES",
     "STREAM_BATCH_BYTES",
     "TAILS_BYTES",
+    "WORKER_BYTES",
     "LoaderShape",
     "MemoryBound",
     "block_fill_rows",
@@ -53,10 +55,12 @@ MIB = 1 << 20
 
 # Proportional set size (/proc/PID/smaps_rollup) on Linux 6.18, CPython 3.11, numpy 2.4, pyarrow 26, of one coordinator
 # beside n workers that read 1000 rows: 82, 107 and 157 MiB together for n = 1, 2, 4. So: one copy of the libraries, and
-# each process's own pages; with 4 MiB for other versions of them.
+# each process's own pages; with 4 MiB for other versions of them. Workers forked by their coordinator share its pages:
+# 52, 60, 70 and 95 MiB for n = 1, 2, 4, 8.
 LIBRARIES_BYTES = 38 * MIB
 COORDINATOR_BYTES = 23 * MIB
 WORKER_BYTES = 26 * MIB
+FORKED_WORKER_BYTES = 10 * MIB
 
 # What follows was measured as growth of one process's own pages while it reads row groups of one kind over and over,
 # 1 ms between two looks; kinds: lists of random, of few and of equal int32, of bool, images (fixed lists of float32),
@@ -162,6 +166,7 @@ class LoaderShape:
         window_rows: Rows that must be live at once in each window, one entry per (lane, source) of all attached ranks:
             `shuffle.buffer_rows`, or 1 where the stage does not shuffle; never more than the window's rows in all.
         threads: Worker processes.
+        worker_bytes: What one takes before it decodes: `WORKER_BYTES` or `FORKED_WORKER_BYTES`.
         lookahead: Blocks in flight per worker.
         batch_size: Rows in a batch.
         prefetch_batches: Batches assembled ahead, per rank.
@@ -194,6 +199,7 @@ class LoaderShape:
     fill_rows: int | None = None
     window_rows: tuple[int, ...]
     threads: int
+    worker_bytes: int = WORKER_BYTES
     lookahead: int
     batch_size: int
     prefetch_batches: int
@@ -355,7 +361,7 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
             + shape.ahead_rows * shape.num_ranks * PLANNED_ROW_BYTES,
             "processes": LIBRARIES_BYTES
             + COORDINATOR_BYTES
-            + shape.threads * (WORKER_BYTES + shape.remote_worker_bytes),
+            + shape.threads * (shape.worker_bytes + shape.remote_worker_bytes),
         },
         shape=shape,
     )

@@ -37,6 +37,7 @@ from o41td.memory import (
     RECORD_VALUES_FACTOR,
     RECORD_WORK_BYTES,
     S3_WORKER_BYTES,
+    WORKER_BYTES,
     LoaderShape,
     MemoryBound,
     block_fill_rows,
@@ -75,8 +76,17 @@ def size_loader(
     world_size: int,
     limit_bytes: int,
     ranks: Sequence[int] = (0,),
+    worker_bytes: int = WORKER_BYTES,
 ) -> LoaderSize:
-    """Decides the size of a loader for `ranks` of `world_size`; `sources[stage]` are the indexes of a stage's sources.
+    """Decides the size of a loader for `ranks` of `world_size`.
+
+    Args:
+        job: What is to be streamed.
+        sources: The indexes of each stage's sources.
+        world_size: Ranks in all.
+        limit_bytes: What the loader may take.
+        ranks: Those that it is for.
+        worker_bytes: What a worker takes before it decodes, as in `LoaderShape`.
 
     Raises:
         MemoryBoundError: It cannot be had within `limit_bytes`.
@@ -97,6 +107,7 @@ def size_loader(
         fill_rows=block_fill_rows(block_rows, typical),
         window_rows=(),
         threads=job.threads,
+        worker_bytes=worker_bytes,
         lookahead=job.lookahead,
         batch_size=max(stage.batch_size for stage in job.stages),
         prefetch_batches=job.prefetch_batches,
