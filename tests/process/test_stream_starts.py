@@ -151,5 +151,5 @@ def test_nothing_but_the_script_name_of_workers_shows_in_their_arguments(write_s
     loader = psutil.Process().children(recursive=True)
     assert len(loader) == 2
     for process in loader:
-        words = " ".join(process.cmdline()).removeprefix(sys.executable)
+        words = " ".join(process.cmdline()).removeprefix(sys.executable).rstrip()
         assert re.search(r"-P -m o41td\.(coordinator|workers) (--\w+ \d+ ?)+$", words), words
