@@ -28,7 +28,6 @@ from o41td.sizes import human_bytes
 __all__ = [
     "CACHE_WORK_BYTES",
     "FACTS_BYTES",
-    "FORKED_WORKER_BYTES",
     "FETCH_WASTE",
     "HTTP_WORKER_BYTES",
     "MAX_OPEN_SHARDS",
@@ -40,7 +39,6 @@ __all__ = [
     "S3_WORKER_BYTES",
     "STREAM_BATCH_BYTES",
     "TAILS_BYTES",
-    "WORKER_BYTES",
     "LoaderShape",
     "MemoryBound",
     "block_fill_rows",
@@ -60,6 +58,7 @@ MIB = 1 << 20
 LIBRARIES_BYTES = 38 * MIB
 COORDINATOR_BYTES = 23 * MIB
 WORKER_BYTES = 26 * MIB
+FORKING_COORDINATOR_BYTES = 10 * MIB
 FORKED_WORKER_BYTES = 10 * MIB
 
 # What follows was measured as growth of one process's own pages while it reads row groups of one kind over and over,
@@ -166,7 +165,7 @@ class LoaderShape:
         window_rows: Rows that must be live at once in each window, one entry per (lane, source) of all attached ranks:
             `shuffle.buffer_rows`, or 1 where the stage does not shuffle; never more than the window's rows in all.
         threads: Worker processes.
-        worker_bytes: What one takes before it decodes: `WORKER_BYTES` or `FORKED_WORKER_BYTES`.
+        forks: Whether the coordinator forks them, so that they share its pages.
         lookahead: Blocks in flight per worker.
         batch_size: Rows in a batch.
         prefetch_batches: Batches assembled ahead, per rank.
@@ -199,7 +198,7 @@ class LoaderShape:
     fill_rows: int | None = None
     window_rows: tuple[int, ...]
     threads: int
-    worker_bytes: int = WORKER_BYTES
+    forks: bool = False
     lookahead: int
     batch_size: int
     prefetch_batches: int
@@ -360,8 +359,9 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
             + shape.announced_rows * shape.num_ranks * ANNOUNCED_ROW_BYTES
             + shape.ahead_rows * shape.num_ranks * PLANNED_ROW_BYTES,
             "processes": LIBRARIES_BYTES
-            + COORDINATOR_BYTES
-            + shape.threads * (shape.worker_bytes + shape.remote_worker_bytes),
+            + (FORKING_COORDINATOR_BYTES if shape.forks else COORDINATOR_BYTES)
+            + shape.threads * (FORKED_WORKER_BYTES if shape.forks else WORKER_BYTES)
+            + shape.threads * shape.remote_worker_bytes,
         },
         shape=shape,
     )

@@ -58,7 +58,6 @@ from o41td.errors import ConnectError, CoordinatorError, O41Error, error_from_re
 from o41td.host_memory import default_memory_limit_bytes
 from o41td.index import SourceIndex, is_remote_source
 from o41td.job import StreamJob
-from o41td.memory import FORKED_WORKER_BYTES, WORKER_BYTES
 from o41td.order.stage import StageOrder
 from o41td.order_lookup import order_of
 from o41td.shm.segment import Segment, create_segment
@@ -205,7 +204,7 @@ class LoaderServer:
             world_size=self._request.world_size,
             limit_bytes=limit,
             ranks=self._request.ranks,
-            worker_bytes=FORKED_WORKER_BYTES if can_fork() else WORKER_BYTES,
+            forks=can_fork(),
         )
         records = [source.to_record() for source in self._sources]
         bound = {**self._size.bound.to_record(), "limit_bytes": limit, "table": self._size.bound.explain()}

@@ -37,7 +37,6 @@ from o41td.memory import (
     RECORD_VALUES_FACTOR,
     RECORD_WORK_BYTES,
     S3_WORKER_BYTES,
-    WORKER_BYTES,
     LoaderShape,
     MemoryBound,
     block_fill_rows,
@@ -76,7 +75,7 @@ def size_loader(
     world_size: int,
     limit_bytes: int,
     ranks: Sequence[int] = (0,),
-    worker_bytes: int = WORKER_BYTES,
+    forks: bool = False,
 ) -> LoaderSize:
     """Decides the size of a loader for `ranks` of `world_size`.
 
@@ -86,7 +85,7 @@ def size_loader(
         world_size: Ranks in all.
         limit_bytes: What the loader may take.
         ranks: Those that it is for.
-        worker_bytes: What a worker takes before it decodes, as in `LoaderShape`.
+        forks: Whether workers are forked.
 
     Raises:
         MemoryBoundError: It cannot be had within `limit_bytes`.
@@ -107,7 +106,7 @@ def size_loader(
         fill_rows=block_fill_rows(block_rows, typical),
         window_rows=(),
         threads=job.threads,
-        worker_bytes=worker_bytes,
+        forks=forks,
         lookahead=job.lookahead,
         batch_size=max(stage.batch_size for stage in job.stages),
         prefetch_batches=job.prefetch_batches,

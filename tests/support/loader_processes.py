@@ -88,10 +88,10 @@ class Ended:
 def run_python(*arguments: str, text: str | None = None, **keys: Any) -> Ended:
     """Run this interpreter with arguments, and `text` on its standard input, in a folder where no checkout is.
 
-    Blocks: until it ends, 60 s at most.
+    Blocks: until it ends, 110 s at most.
     """
     keys.setdefault("cwd", "/")
     if text is None:
         keys["stdin"] = subprocess.DEVNULL
-    done = subprocess.run([sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=60, **keys)
+    done = subprocess.run([sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=110, **keys)
     return Ended(done.returncode, done.stdout, done.stderr)
