@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from o41td.config import BatchStreamConfig, FileSource, ManifestSource, ShardFile
     from o41td.source_record import SourceRecord
 
-__all__ = ["ChainJob", "ManifestSelection", "SourceJob", "StageJob", "StreamJob", "job_of"]
+__all__ = [
+    "FREE_TO_CHANGE",
+    "PARTS_OF_THE_STREAM",
+    "ChainJob",
+    "ManifestSelection",
+    "SourceJob",
+    "StageJob",
+    "StreamJob",
+    "job_of",
+]
 
 
 class ManifestSelection(NamedTuple):
@@ -160,9 +169,10 @@ class StreamJob:
         return cls(stages=stages, excluded=excluded, **{name: record[name] for name in _SCALARS})
 
 
-_SCALARS = (
-    "seed",
-    "lanes",
+PARTS_OF_THE_STREAM = ("seed", "lanes", "on_bad_data", "bad_data_budget")
+"""Settings that say, beside stages, fields and exclusions, which bytes come when, or where they end."""
+
+FREE_TO_CHANGE = (
     "threads",
     "lookahead",
     "prefetch_batches",
@@ -170,13 +180,14 @@ _SCALARS = (
     "memory_limit_bytes",
     "max_row_group_bytes",
     "stall_timeout_s",
-    "on_bad_data",
-    "bad_data_budget",
     "quarantine_file",
     "cache_dir",
     "cache_limit_bytes",
     "cluster",
 )
+"""Settings that say how a loader works: one that differs in these alone serves the same stream."""
+
+_SCALARS = (*PARTS_OF_THE_STREAM, *FREE_TO_CHANGE)
 
 
 def job_of(

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 from o41td.document_differences import differences_of
 from o41td.errors import ConnectError, StreamClosedError, error_from_record
 from o41td.index import SourceIndex
-from o41td.job import StreamJob
+from o41td.job import FREE_TO_CHANGE, StreamJob
 from o41td.runtime_folder import LoaderEntry, listed_loaders
 from o41td.service import Progress
 from o41td.shm.layout import ArenaLayout
@@ -48,19 +48,6 @@ _FIRST_JOIN_S = 5.0
 """How long a listed server may be too busy to take the call."""
 _LOOK_AGAIN_S = 0.1
 _MAX_TOLD = 5
-_FREE_TO_CHANGE = frozenset(
-    {
-        "threads",
-        "lookahead",
-        "prefetch_batches",
-        "block_rows",
-        "memory_limit_bytes",
-        "max_row_group_bytes",
-        "stall_timeout_s",
-        "quarantine_file",
-    }
-)
-"""What of a job has no part in which bytes come when."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -286,7 +273,7 @@ def _refuse_another_stream(before: JoinedLoader, now: JoinedLoader) -> None:
 
 
 def _stream_of(loader: JoinedLoader) -> dict[str, Any]:
-    job = {name: value for name, value in loader.job.to_record().items() if name not in _FREE_TO_CHANGE}
+    job = {name: value for name, value in loader.job.to_record().items() if name not in FREE_TO_CHANGE}
     shards = [[(s.uri, s.rows, s.size_bytes, s.version) for s in source.shards] for source in loader.sources]
     units = [blake2b(source.unit_rows.tobytes(), digest_size=8).hexdigest() for source in loader.sources]
     return {**job, "world_size": loader.world_size, "shards": shards, "row groups": units}

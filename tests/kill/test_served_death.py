@@ -136,8 +136,8 @@ def test_a_name_is_free_as_soon_as_its_server_is_killed(config, serve):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_that_ends_is_waited_for(config, serve, join, caplog, number):
-    """The server ends, another of its name comes: the stream goes on with the same bytes, having said that it waits."""
+def test_a_server_that_ends_is_waited_for(config, serve, join, caplog, tmp_path, number):
+    """It comes back with other threads and a cache: the stream said that it waits, and goes on with the same bytes."""
     reference = Reference(config)
     first = serve(config, "--ranks", "1")
     stream = join(first.name, 0)
@@ -145,7 +145,8 @@ def test_a_server_that_ends_is_waited_for(config, serve, join, caplog, number):
     with caplog.at_level(logging.WARNING, "o41td"):
         first.end(number)
         wait_until(lambda: "waits up to 60 s" in caplog.text, "the stream did not say that it waits")
-    serve(config.model_copy(update={"threads": 2}), "--ranks", "1", name=first.name)
+    other = config.model_copy(update={"threads": 2, "cache_dir": str(tmp_path / "cache"), "cache_limit_bytes": 1 << 20})
+    serve(other, "--ranks", "1", name=first.name)
     reference.check_rest(stream, position=1)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from o41td import ConfigError
+from o41td import BatchStreamConfig, ConfigError
+from o41td.job import FREE_TO_CHANGE, PARTS_OF_THE_STREAM
 from o41td.serving import served_ranks_of
 
 
@@ -43,3 +44,10 @@ def test_senseless_ranks_are_refused(text, world_size):
     """None, backwards, beyond the world, of an unknown world, or no number: ConfigError."""
     with pytest.raises(ConfigError, match=r"(world_size|ranks|rank)`: "):
         served_ranks_of(text, world_size)
+
+
+def test_every_setting_either_makes_the_stream_or_is_free_to_change():
+    """A server that comes back may differ in the one kind, not in the other; no key of the config is in neither."""
+    stream, free = {*PARTS_OF_THE_STREAM, "stages", "fields", "exclude"}, {*FREE_TO_CHANGE} - {"cluster"}
+    assert stream | free == set(BatchStreamConfig.model_fields)
+    assert not stream & free
