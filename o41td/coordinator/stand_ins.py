@@ -58,6 +58,7 @@ class StandIns:
         self._budget = budget
         self._bad: dict[tuple[int, int], dict[int, NDArray[np.bool_]]] = {}
         self._num_bad: dict[tuple[int, int], int] = {}
+        self._over_budget: dict[tuple[int, int], dict[str, Any]] = {}  # why, of each source that is
 
     @property
     def num_bad_rows(self) -> int:
@@ -67,7 +68,8 @@ class StandIns:
     def prepare(self, block: Block) -> None:
         """Gives a block that was never decoded stand-ins for its rows that are known to be bad already."""
         index = self._index_of(block)
-        if (index.stage, index.source) in self._bad and not self._is_over_budget(index):
+        name = index.stage, index.source
+        if name in self._bad and name not in self._over_budget:
             block.tries = np.zeros(block.planned.num_rows, np.int64)
             pieces = self._pieces(block, index)
             if pieces is not None:
@@ -84,8 +86,8 @@ class StandIns:
         found: list[FoundBadRows] = []
         for rows in bad:
             found.extend(self._note(index, unit[rows.rows], row[rows.rows], rows.error))
-        if self._is_over_budget(index):
-            why = self._over_budget(index, bad[0].error)
+        why = self._over_budget.get((index.stage, index.source))
+        if why is not None:
             return Replacement(None, tuple(BadRows(rows.rows, why) for rows in bad), tuple(found))
         pieces = self._pieces(block, index)
         return Replacement(pieces, () if pieces is not None else tuple(bad), tuple(found))
@@ -148,12 +150,12 @@ class StandIns:
             self._num_bad[name] = self._num_bad.get(name, 0) + len(new)
             if len(new):
                 found.append(FoundBadRows(index.stage, index.source, own, new, error))
+            if self._num_bad[name] > self._budget * index.num_rows and name not in self._over_budget:
+                self._over_budget[name] = self._budget_error(index, error)
         return found
 
-    def _is_over_budget(self, index: SourceIndex) -> bool:
-        return self._num_bad[index.stage, index.source] > self._budget * index.num_rows
-
-    def _over_budget(self, index: SourceIndex, error: dict[str, Any]) -> dict[str, Any]:
+    def _budget_error(self, index: SourceIndex, error: dict[str, Any]) -> dict[str, Any]:
+        """Returns what ends the stream, `error` being the one with which the budget was exceeded."""
         num_bad, last = self._num_bad[index.stage, index.source], error_from_record(error)
         detail = (
             f"{num_bad} of the {index.num_rows} rows of this source cannot be had, more than the share of "

@@ -161,6 +161,24 @@ def test_more_bad_rows_than_the_budget_end_the_stream(damaged, open_stream, tmp_
         stream.next()
 
 
+def test_the_reason_told_is_the_one_that_exceeded_the_budget(tmp_path, open_stream):
+    """One of 40 records may be bad: the first, no JSON, is; the second bad one, without the field, ends the stream."""
+    lines = [json.dumps({"id": row}) for row in range(40)]
+    lines[3], lines[20] = "{broken", "{}"
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    config = stream_config(
+        stage_of(FileSource(files=[str(path)])),
+        fields=ID_ONLY,
+        block_rows=40,
+        on_bad_data="replace",
+        bad_data_budget=1 / 40,
+        quarantine_file=str(tmp_path / "bad.jsonl"),
+    )
+    with pytest.raises(BadDataBudgetError, match=r"^2 of the 40 rows.*the last reason: .*row 20\b"):
+        list(open_stream(config))
+
+
 def test_a_file_that_cannot_be_written_stops_nothing(damaged, open_stream, tmp_path, caplog):
     """Where the quarantine file cannot be made, the log says so and the rows are replaced."""
     config = stream_config(
