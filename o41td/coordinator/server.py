@@ -242,7 +242,10 @@ class LoaderServer:
             layout=layout.to_record(), sources=records, bound=bound, arena_kind=self._segment.kind, notices=notices
         )
         self._tell_all(opened, self._segment.fd)
-        self._opened = opened if self._is_served else None  # it is large where shards are many
+        if self._is_served:
+            self._opened = opened  # it is large where shards are many
+            for consumer in self._audience:
+                self._tell_coming(consumer.rank, consumer.pid)
         self._open_status_port()
         assert self._status_port is not None
         if not self._status_port.is_open:
@@ -419,13 +422,24 @@ class LoaderServer:
         if self._opened is not None:
             assert self._segment is not None
             self._audience.tell(rank, self._opened, self._segment.fd)
+            self._tell_coming(rank, channel.peer_pid)
+
+    def _tell_coming(self, rank: int, pid: int) -> None:
+        self._tell_owner(LoaderNotice(f"rank {rank} (pid {pid}) has come: {self._attendance_text()}"))
+
+    def _attendance_text(self) -> str:
+        """How many of the ranks are here: "3 of 8 are here"."""
+        assert self._request is not None
+        assert self._audience is not None
+        return f"{sum(1 for _ in self._audience)} of {len(self._request.ranks)} are here"
 
     def _lose_consumer(self, consumer: Consumer) -> None:
         """A consumer is gone: what was claimed for it is not needed any more, until somebody comes for its rank."""
         if consumer.channel is self._owner:
             raise _OwnerGone
         why = "was hung up on: it sent what makes no sense, or did not read" if consumer.is_dismissed else "has left"
-        self._tell_owner(LoaderNotice(f"rank {consumer.rank} (pid {consumer.pid}) {why}"))
+        words = f"rank {consumer.rank} (pid {consumer.pid}) {why}: {self._attendance_text()}"
+        self._tell_owner(LoaderNotice(words))
         self._figures.note_leaving(consumer.rank)
         if self._state is not None:
             self._handle(RankLeft(consumer.rank))

@@ -34,7 +34,11 @@ def test_ranks_in_processes_of_their_own_get_what_private_loaders_give(write_sha
     assert len(ids) + sum(result["dropped_rows"] for result in results) == 244
     code, told = served.end()
     assert code == 0
-    assert told.splitlines()[-1] == f"Terminated: {served.name} is served no more."
+    *comings, last = told.splitlines()
+    assert last == f"Terminated: {served.name} is served no more."
+    came = [line.split(" (pid ")[0] for line in comings if "has come: " in line]
+    assert sorted(came) == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert comings[-1].endswith("has left: 0 of 4 are here")
 
 
 def test_eight_ranks_on_one_lane_decode_what_one_decodes(write_shards, serve, join):
