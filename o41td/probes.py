@@ -11,6 +11,7 @@ import numpy as np
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
 from o41td.memory import block_fill_rows
+from o41td.percentages import percent_text
 from o41td.sizes import human_bytes
 
 __all__ = ["HostFigures", "Probe", "Sampled", "first_batch_s", "probe_fields", "probe_host", "probe_shards"]
@@ -133,7 +134,7 @@ def probe_shards(job: StreamJob, stage: StageJob, source: SourceIndex) -> list[P
         fill = block_fill_rows(job.block_rows, usual) / job.block_rows
         probes.append(
             _probe(name, "block size", "warn" if fill < _POOR_FILL else "ok",
-                   f"row groups of {usual} rows fill blocks of {job.block_rows} to {fill:.0%}",
+                   f"row groups of {usual} rows fill blocks of {job.block_rows} to {percent_text(fill)}",
                    "Leave block_rows out, so that it is chosen, or make it a multiple of the row groups' rows")
         )  # fmt: skip
     return probes
@@ -177,7 +178,8 @@ def probe_fields(source: SourceIndex, samples: Sequence[Sampled], *, replaces_ba
         shares = [(s.answer["pad"][field], s.answer["rows"]) for s in seen if field in s.answer["pad"]]
         share = sum(part * count for part, count in shares) / sum(count for _part, count in shares)
         probes.append(
-            _probe(name, f"padding of {field}", "warn" if share > _MUCH_PAD else "ok", f"{share:.0%} of its values",
+            _probe(name, f"padding of {field}", "warn" if share > _MUCH_PAD else "ok",
+                   f"{percent_text(share)} of its values",
                    "Set a shorter length, or pack several short records into a row")
         )  # fmt: skip
     return probes

@@ -21,12 +21,15 @@ _MAX_ASKED_AT_ONCE = 16
 _MAX_ANSWER_BYTES = 1 << 26
 
 
-def list_loaders() -> list[dict[str, Any]]:
+def list_loaders(name: str | None = None) -> list[dict[str, Any]]:
     """Returns a record for each running loader of this user, as `o41td status --json` prints it.
+
+    Args:
+        name: only those of this name are asked; None asks all.
 
     Blocks: for the answers; a loader that does not answer within 2 s is listed as such, one that has ended is not.
     """
-    entries = listed_loaders()
+    entries = [entry for entry in listed_loaders() if name in (None, entry.name)]
     if not entries:
         return []
     with ThreadPoolExecutor(max_workers=min(_MAX_ASKED_AT_ONCE, len(entries))) as pool:

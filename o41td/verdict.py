@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from o41td.percentages import percent_text
+
 __all__ = ["Verdict", "verdict_of"]
 
 _HARDLY_WAITS = 0.05
@@ -80,7 +82,7 @@ def verdict_of(loader: Mapping[str, Any]) -> Verdict:
     waits = max(rank["wait_fraction"] for rank in ranks)
     ready = min(rank["ready_batches"] for rank in ranks)
     still_s = min(rank["since_batch_s"] for rank in ranks)
-    waited = f"the loop waits {_percent(waits)} of the time"
+    waited = f"the loop waits {percent_text(waits)} of the time"
     batches = "1 batch is" if ready == 1 else f"{ready:,} batches are"
     if ready and still_s > _STILL_S:
         return Verdict(
@@ -101,7 +103,7 @@ def _waiting(loader: Mapping[str, Any], waited: str, waits: float) -> Verdict:
     """The verdict where the loop waits."""
     workers, recent, arena = loader["workers"], loader["recent"], loader["arena"]
     busy = sum(worker["busy_fraction"] for worker in workers) / max(1, len(workers))
-    worked = f"workers are busy {_percent(busy)} of it"
+    worked = f"workers are busy {percent_text(busy)} of it"
     decoded, evicted = recent["blocks_decoded"], recent["blocks_evicted"]
     if evicted > _DECODED_AGAIN * max(1, decoded):
         return Verdict(
@@ -156,7 +158,7 @@ def _working(loader: Mapping[str, Any], evidence: tuple[str, ...]) -> Verdict:
             text=f"one source is slow: {name}",
             evidence=(
                 *evidence,
-                f"it takes {_percent(part)} of their time, {ratio:.0f} times as long a byte as others",
+                f"it takes {percent_text(part)} of their time, {ratio:.0f} times as long a byte as others",
             ),
             advice="Write its shards anew with smaller row groups or faster compression, bring them nearer, or lower "
             "its weight",
@@ -165,7 +167,7 @@ def _working(loader: Mapping[str, Any], evidence: tuple[str, ...]) -> Verdict:
         return Verdict(
             limit="storage",
             text="storage is the limit: workers wait for bytes",
-            evidence=(*evidence, f"{_percent(fetching)} of their work is fetching"),
+            evidence=(*evidence, f"{percent_text(fetching)} of their work is fetching"),
             advice="Raise threads or lookahead, so that more is fetched at once, or bring the shards nearer",
         )
     cores = loader["cores"]
@@ -175,7 +177,7 @@ def _working(loader: Mapping[str, Any], evidence: tuple[str, ...]) -> Verdict:
     return Verdict(
         limit="decoding",
         text="decoding is the limit: the loop waits for workers",
-        evidence=(*evidence, f"{_percent(1 - fetching)} of their work is decoding"),
+        evidence=(*evidence, f"{percent_text(1 - fetching)} of their work is decoding"),
         advice=advice,
     )
 
@@ -192,7 +194,3 @@ def _slow_source(loader: Mapping[str, Any]) -> tuple[str, float, float] | None:
         if part >= _SLOW_SOURCE_WORK and ratio >= _SLOW_SOURCE_RATIO:
             return source["name"], part, ratio
     return None
-
-
-def _percent(part: float) -> str:
-    return "<1 %" if 0 < part < 0.005 else f"{100 * part:.0f} %"

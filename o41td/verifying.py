@@ -45,7 +45,7 @@ def compare_streams(a: Outline, b: Outline, *, max_rows: int = _MAX_ROWS) -> dic
     Returns:
         `identical`; `first` (`batch`, `stage`, `stage_name`, `number`, `why`, None where they do not part);
         `differences`: settings and shards that differ, as [path, in a, in b]; `compared_rows`, or None where all of
-        both streams is known to be equal.
+        both streams is known to be equal; `advice`, "" where there is none.
     """
     names: dict[Any, int] = {}
     parted: list[dict[str, Any]] = []
@@ -78,6 +78,7 @@ def compare_streams(a: Outline, b: Outline, *, max_rows: int = _MAX_ROWS) -> dic
         "first": parted[0] if parted else None,
         "differences": [list(difference) for difference in differences],
         "compared_rows": None if parted else compared,
+        "advice": _advice_on_lanes(a, b) or _advice_on_lanes(b, a),
     }
 
 
@@ -186,6 +187,17 @@ def _parting(outline: Outline, batch: int | None, stage: int, number: int, why: 
         "number": number,
         "why": why,
     }
+
+
+def _advice_on_lanes(config: Outline, other: Outline) -> str:
+    """What to ask instead where a config leaves its lanes to the world size, and the other has another number."""
+    lanes = other.job.lanes
+    if config.is_checkpoint or config.config.lanes is not None or config.job.lanes == lanes:
+        return ""
+    return (
+        f"The config leaves `lanes` to --world-size, {config.world_size} here, and the other has {lanes}: "
+        f"give --world-size {lanes} to compare what {lanes} ranks stream"
+    )
 
 
 def _input_differences(a: Outline, b: Outline) -> list[tuple[str, Any, Any]]:

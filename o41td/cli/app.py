@@ -137,6 +137,7 @@ def demo(
 
 @app.command()
 def status(
+    name: Annotated[str | None, typer.Argument(help="Only the loader of this name; all if absent.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until Ctrl-C.")] = False,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print Prometheus' text format, for a scrape.")
@@ -147,7 +148,7 @@ def status(
     """Show the loaders that you have running on this machine, how they do, and what holds them back."""
     from o41td.cli.status import show_status
 
-    show_status(watch=watch, as_json=as_json, as_prometheus=prometheus)
+    show_status(name, watch=watch, as_json=as_json, as_prometheus=prometheus)
 
 
 @app.command()

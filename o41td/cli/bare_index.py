@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from o41td.cli.console import open_console
 from o41td.cli.index import shards_table
 from o41td.encodings import encoding_of
 from o41td.listing import list_files
@@ -38,7 +38,7 @@ def show_files(entries: Sequence[str], *, as_json: bool) -> bool:
     if as_json:
         print(json.dumps([record]), flush=True)  # noqa: T201 - a program reads this
     else:
-        console = Console(highlight=False)
+        console = open_console()
         console.print(shards_table([record]))
         console.print(_columns_table(record))
     return not any("error" in shard for shard in record["shards"])

@@ -6,8 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from rich.console import Console
-
+from o41td.cli.console import open_console
 from o41td.cli.failure import UsageProblem
 from o41td.cli.wording import bytes_text, counted_text, duration_text
 from o41td.workers.block_cache_folder import CacheFolder
@@ -49,4 +48,4 @@ def show_cache(cache_dir: Path, *, clear: bool, as_json: bool) -> None:
     if oldest_s is not None and newest_s is not None and not clear:
         oldest, newest = (duration_text(max(0.0, time.time() - used_s)) for used_s in (oldest_s, newest_s))
         text += f"; used last between {oldest} and {newest} ago"
-    Console(highlight=False, soft_wrap=True).print(text)
+    open_console().print(text, soft_wrap=True)

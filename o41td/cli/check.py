@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from o41td.cli.console import open_console
 from o41td.cli.progress import opening_shown
 from o41td.cli.wording import duration_text
 from o41td.sizes import human_bytes
@@ -49,7 +50,7 @@ def show_check(
     if as_json:
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
     else:
-        Console(highlight=False).print(check_view(record))
+        open_console().print(check_view(record))
     return bool(record["state"] != "fail")
 
 

@@ -12,9 +12,20 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from o41td.errors import CheckpointError, ConfigError, MemoryBoundError, O41Error, SchemaError
+from o41td.errors import (
+    CheckpointError,
+    ConfigError,
+    DatasetConflictError,
+    MemoryBoundError,
+    O41Error,
+    SchemaError,
+)
 
 __all__ = ["Interrupted", "StreamsPartError", "UsageProblem", "exit_code_of"]
+
+
+_WRONG_ARGUMENTS = (ConfigError, CheckpointError, SchemaError, MemoryBoundError, DatasetConflictError)
+"""What no second try mends: the config or what was typed has to change."""
 
 
 class Interrupted(Exception):
@@ -64,7 +75,7 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
 
 
 def _sentence_and_code(error: Exception) -> tuple[str, int]:
-    if isinstance(error, UsageProblem | ConfigError | CheckpointError | SchemaError | MemoryBoundError):
+    if isinstance(error, (UsageProblem, *_WRONG_ARGUMENTS)):
         return f"o41td: {error}", 2
     if isinstance(error, O41Error | StreamsPartError):
         return f"o41td: {error}", 1

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from o41td.cli.console import open_console
 from o41td.cli.progress import opening_shown
 from o41td.cli.wording import bytes_text, count_text, counted_text
 from o41td.index import SourceIndex
@@ -44,7 +45,7 @@ def show_index(config_path: Path, *, storage_path: Path | None = None, as_json: 
     if as_json:
         print(json.dumps(records), flush=True)  # noqa: T201 - a program reads this
     else:
-        Console(highlight=False).print(shards_table(records))
+        open_console().print(shards_table(records))
 
 
 def index_record(source: SourceIndex) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from o41td.cli.console import open_console
 from o41td.cli.plot import check_plot
 from o41td.cli.wording import bytes_text, count_text, counted_text, share_text
+from o41td.percentages import percent_text
 from o41td.writing.inspecting import inspect_target
 
 __all__ = ["show_target"]
@@ -47,7 +49,7 @@ def show_target(target: str, *, rows: int, input_format: str | None, plot_path: 
     if as_json:
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
         return
-    console = Console(highlight=False)
+    console = open_console()
     for name, split in record.get("splits", {}).items():
         _print_split(console, name, split)
     for facts in record["files"]:
@@ -120,7 +122,7 @@ def _print_lengths(console: Console, name: str, lists: Mapping[str, Any], sample
     least, most = count_text(lists["least"]), count_text(lists["most"])
     line = f"lengths {least} to {most}, median {lists['median']:,.0f}, of {counted_text(sampled_rows, 'row')}"
     if "padding" in lists:
-        line += f"; in {count_text(lists['length'])}: {lists['padding']:.1%} padding, {lists['cut']:.1%} of values cut"
+        line += f"; in {count_text(lists['length'])}: {_fit_text(lists)}"
     console.print(Text.assemble((name, "bold"), f"  {line}"), soft_wrap=True)
     if lists["least"] == lists["most"]:
         return
@@ -130,6 +132,11 @@ def _print_lengths(console: Console, name: str, lists: Mapping[str, Any], sample
         eighths = round(8 * _BAR_CELLS * count / tallest) if tallest else 0
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
         console.print(Text(f"  {low:>8,} – {high - 1:>8,}  {bar:<{_BAR_CELLS}}  {share_text(count, sampled_rows)}"))
+
+
+def _fit_text(lists: Mapping[str, Any]) -> str:
+    """How lists fit their field's length: "12.5 % padding, 0.0 % of values cut"."""
+    return f"{percent_text(lists['padding'], 1)} padding, {percent_text(lists['cut'], 1)} of values cut"
 
 
 def _coarser(edges: Sequence[int], counts: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -164,5 +171,5 @@ def _draw(files: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.set_title(source, loc="left")
         if lists["length"] is not None:
             axes.axvline(lists["length"], color="#D55E00")
-            axes.set_title(f"{lists['padding']:.1%} padding, {lists['cut']:.1%} of values cut", loc="right")
+            axes.set_title(_fit_text(lists), loc="right")
     figure.savefig(path, dpi=150)

@@ -9,9 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
+from o41td.cli.console import open_console
 from o41td.cli.file_progress import run_shown
 from o41td.cli.wording import bytes_text, count_text, counted_text, duration_text
 from o41td.cli.write import manifest_uri_of, size_of
+from o41td.percentages import percent_text
 from o41td.writing.layout import layout_named
 from o41td.writing.packed_documents import PackJob, PackReport, run_pack
 
@@ -57,7 +59,7 @@ def pack_documents(job: PackJob, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(pack_record(report, wall_s)), flush=True)  # noqa: T201 - a program reads this
     else:
-        _print_report(Console(highlight=False), job, report, wall_s)
+        _print_report(open_console(), job, report, wall_s)
 
 
 def pack_record(report: PackReport, wall_s: float) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def _print_report(console: Console, job: PackJob, report: PackReport, wall_s: fl
     console.print(f"{counted_text(counts.documents, 'document')} of {count_text(counts.tokens)} tokens{empty}")
     dropped = f", {count_text(counts.dropped)} tokens left out" if counts.dropped else ""
     console.print(
-        f"{counted_text(counts.sequences, 'sequence')} of {job.length}: {report.waste:.2%} padding, "
+        f"{counted_text(counts.sequences, 'sequence')} of {job.length}: {percent_text(report.waste, 2)} padding, "
         f"{counted_text(counts.cut, 'document')} cut{dropped}"
     )
     size = sum(shard.size_bytes for shard in report.shards)

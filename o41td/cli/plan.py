@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from o41td.cli.console import open_console
 from o41td.cli.plot import check_plot, plot_curriculum
 from o41td.cli.progress import opening_shown
 from o41td.cli.wording import bytes_text, count_text, counted_text, share_text
@@ -96,7 +97,7 @@ def show_plan(
     if as_json:
         print(json.dumps(shown), flush=True)  # noqa: T201 - a program reads this
     else:
-        console = Console(highlight=False)
+        console = open_console()
         console.print(view)
         if plot_path is not None:
             console.print(Text(f"drawn in {plot_path}", style="dim"))

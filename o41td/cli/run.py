@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from o41td.cli.console import open_console
 from o41td.cli.ending import AskedToEnd, asked_to_end
 from o41td.cli.failure import Interrupted, UsageProblem
 from o41td.cli.pace import Figures, legs_of, stream_legs
@@ -100,7 +101,7 @@ def run_config(
     if as_json:
         _print_json(record)
     else:
-        print_run_summary(Console(), record, checkpoint_path=checkpoint_path)
+        print_run_summary(open_console(), record, checkpoint_path=checkpoint_path)
 
 
 def _print_json(record: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from o41td.cli.console import PAPER_WIDTH, open_console
 from o41td.cli.failure import UsageProblem
 from o41td.cli.wording import count_text, counted_text, duration_text, share_text
 from o41td.sizes import human_bytes
@@ -23,7 +23,6 @@ from o41td.sizes import human_bytes
 __all__ = ["loaders_view", "show_status"]
 
 _WATCH_S = 1.0
-_PAPER_WIDTH = 1000
 _MOST_WORKERS_SHOWN = 16
 _MOST_SOURCES_SHOWN = 16
 _SHRINKING = ("stage", "source")
@@ -59,49 +58,55 @@ _SOURCE_COLUMNS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def show_status(*, watch: bool, as_json: bool, as_prometheus: bool = False) -> None:
+def show_status(name: str | None = None, *, watch: bool, as_json: bool, as_prometheus: bool = False) -> None:
     """Print the running loaders, once or every second.
 
     Args:
+        name: only those of this name; None shows all.
         watch: go on until Ctrl-C.
         as_json: print a list for programs, a line each time when watching.
         as_prometheus: print the figures in Prometheus' text format, once.
 
     Raises:
-        UsageProblem: Two forms at once, or Prometheus' again and again.
+        UsageProblem: Two forms at once, Prometheus' again and again, or there is no loader of that name to begin with.
 
     Blocks: for one question to each loader; with `watch`, until Ctrl-C.
     """
     from o41td.prometheus import prometheus_text
     from o41td.runtime import list_loaders
 
+    def look() -> list[dict[str, Any]]:
+        return list_loaders(name)
+
     if as_prometheus and (as_json or watch):
         raise UsageProblem("--prometheus prints figures once, for one scrape: give it without --json and --watch")
-    console = _console()
+    console = open_console()
+    loaders = look()
+    if name is not None and not loaders:
+        raise UsageProblem(_none_of_name(name, list_loaders()))
     if as_prometheus:
-        sys.stdout.write(prometheus_text(list_loaders()))
+        sys.stdout.write(prometheus_text(loaders))
     elif as_json:
-        _print_json(list_loaders())
+        _print_json(loaders)
         while watch:
             time.sleep(_WATCH_S)
-            _print_json(list_loaders())
+            _print_json(look())
     elif not watch:
-        console.print(loaders_view(list_loaders()))
+        console.print(loaders_view(loaders))
     elif console.is_terminal:
         with Live(console=console, screen=False, auto_refresh=False) as live:
             while True:
-                live.update(loaders_view(list_loaders()), refresh=True)
+                live.update(loaders_view(look()), refresh=True)
                 time.sleep(_WATCH_S)
     else:
         while True:
-            console.print(loaders_view(list_loaders()))
+            console.print(loaders_view(look()))
             time.sleep(_WATCH_S)
 
 
-def _console() -> Console:
-    """A terminal as wide as it is; in a pipe or a file, where lines have no width, nothing is wrapped or cut."""
-    is_paper = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=_PAPER_WIDTH if is_paper else None)
+def _none_of_name(name: str, loaders: Sequence[Mapping[str, Any]]) -> str:
+    others = ", ".join(sorted(loader["name"] for loader in loaders))
+    return f"no loader of yours is named {name!r} on this machine; {f'there are {others}' if others else 'none runs'}."
 
 
 def loaders_view(loaders: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -155,7 +160,7 @@ class _Spaced:
 
     def _table_for(self, console: Console, options: ConsoleOptions) -> Table:
         self._table.padding = (0, 2, 0, 0)
-        whole = Measurement.get(console, options.update(width=_PAPER_WIDTH), self._table)
+        whole = Measurement.get(console, options.update(width=PAPER_WIDTH), self._table)
         if whole.maximum > options.max_width:
             self._table.padding = (0, 1, 0, 0)
         return self._table

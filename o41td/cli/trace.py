@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from o41td.cli.console import open_console
 from o41td.cli.failure import UsageProblem
 from o41td.cli.progress import opening_shown
 from o41td.cli.wording import count_text, counted_text
@@ -98,7 +99,7 @@ def show_trace(
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
     else:
         view = row_view(record) if question.shard is not None else batch_view(record, question.columns)
-        Console(highlight=False).print(view)
+        open_console().print(view)
 
 
 def batch_view(record: Mapping[str, Any], columns: Sequence[str] = ()) -> RenderableType:

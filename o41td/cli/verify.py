@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from o41td.cli.console import open_console
 from o41td.cli.progress import opening_shown
 from o41td.cli.wording import count_text
 
@@ -49,7 +50,7 @@ def show_comparison(
     if as_json:
         print(json.dumps(record), flush=True)  # noqa: T201 - a program reads this
     else:
-        Console(highlight=False).print(comparison_view(record))
+        open_console().print(comparison_view(record))
     return bool(record["identical"])
 
 
@@ -64,14 +65,17 @@ def comparison_view(record: Mapping[str, Any]) -> RenderableType:
         place = f"batch {count_text(first['number'])} of stage {first['stage_name']}"
         named = place if first["batch"] is None else f"batch {count_text(first['batch'])} ({place})"
         heading = Text.assemble("they part at ", (named, "bold"), f": {first['why']}")
+    parts: list[RenderableType] = [heading]
+    if record["advice"]:
+        parts.append(Text(f"{record['advice']}."))
     if not record["differences"]:
-        return heading
+        return Group(*parts)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("what differs", "in the first", "in the second"):
         table.add_column(title, overflow="fold")
     for path, old, new in record["differences"]:
         table.add_row(Text(path), _shown(old), _shown(new))
-    return Group(heading, Text(""), table)
+    return Group(*parts, Text(""), table)
 
 
 def _shown(value: Any) -> Text:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from o41td.percentages import percent_text
+
 __all__ = ["bytes_text", "count_text", "counted_text", "digest_text", "duration_text", "share_text", "speed_text"]
 
 
@@ -36,8 +38,7 @@ def share_text(part: float, whole: float) -> str:
     """A part of a whole: "4 %"; "<1 %" is not nothing."""
     if whole <= 0:
         return "–"
-    percent = 100 * part / whole
-    return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
+    return percent_text(part / whole)
 
 
 def duration_text(seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from o41td.cli.console import open_console
 from o41td.cli.failure import UsageProblem
 from o41td.cli.file_progress import run_shown
 from o41td.cli.wording import bytes_text, count_text, counted_text, digest_text, duration_text, speed_text
@@ -76,7 +77,7 @@ def write_data(job: WriteJob, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report_record(report, wall_s)), flush=True)  # noqa: T201 - a program reads this
     else:
-        _print_report(Console(highlight=False), report, wall_s)
+        _print_report(open_console(), report, wall_s)
 
 
 def report_record(report: WriteReport, wall_s: float) -> dict[str, Any]:

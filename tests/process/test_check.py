@@ -35,7 +35,7 @@ def test_good_shards(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> 
     """Row i has i mod 8 + 1 of 8 tokens, so 3.5 / 8 of whole eights is padding; nothing fails, and it exits 0."""
     code, record = check(config_of(tmp_path, write_shards([64, 32])))
     assert (code, record["state"]) == (0, "warn")
-    assert found(record, "padding of tokens")["found"] == "44% of its values"
+    assert found(record, "padding of tokens")["found"] == "44 % of its values"
     assert found(record, "page checksums")["state"] == "warn"
     assert record["bound_bytes"] > 0
     assert record["first_batch_s"] > 0

@@ -54,7 +54,7 @@ def test_a_config_on_the_command_line(manifest_uri, tmp_path):
     assert round(lists["cut"], 9) == 0.3  # 6 of 20
     shown = o41td("inspect", path, "--plot", picture)
     assert shown.code == 0, shown.err
-    assert "30.0% padding, 30.0% of values cut" in shown.out
+    assert "30.0 % padding, 30.0 % of values cut" in shown.out
     assert f"drawnin{picture}" in "".join(shown.out.split())
     assert picture.read_bytes().startswith(b"\x89PNG")
 

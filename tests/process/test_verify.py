@@ -108,7 +108,12 @@ def test_the_commands_say_it_in_a_line_a_table_and_the_exit_code(folder, tmp_pat
         shown.out.split()
     )
     assert "stages[0].batch_size" in shown.out
-    assert max(map(len, shown.out.splitlines())) <= 80
+    assert "what differs" in shown.out.splitlines()[2]
+    of_two = config_in(folder, "lanes.toml", lanes=2)
+    hinted = o41td("verify", a, of_two)
+    assert (hinted.code, hinted.err) == (1, "")
+    assert "give --world-size 2 to compare what 2 ranks stream." in hinted.out
+    assert o41td("verify", a, of_two, "--world-size", "2").out == "identical\n"
     (tmp_path / "broken.json").write_text('{\n"format": "o41td-checkpoint",')
     done = o41td("verify", a, tmp_path / "broken.json")
     assert (done.code, done.out) == (2, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from o41td.cli.wording import bytes_text, count_text, counted_text, digest_text, duration_text, share_text, speed_text
+from o41td.percentages import percent_text
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,12 @@ def test_durations(seconds: float, text: str) -> None:
 def test_shares(part: float, whole: float, text: str) -> None:
     """A small share is not shown as nothing."""
     assert share_text(part, whole) == text
+
+
+def test_percentages_with_decimals() -> None:
+    """So many decimals as asked for, and what they do not show is still not nothing."""
+    texts = [percent_text(part, 2) for part in (0.0, 0.00001, 0.0031, 1.0)]
+    assert texts == ["0.00 %", "<0.01 %", "0.31 %", "100.00 %"]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_padding_is_weighed_by_rows() -> None:
     """90 % of 100 rows and none of 300 are 22.5 %, which is fine; 60 % is not."""
     seen = [sampled(pad={"t": 0.9, "u": 0.6}), sampled(pad={"t": 0.0, "u": 0.6}, rows=300)]
     probes = {probe.name: probe for probe in probe_fields(a_source([400]), seen, replaces_bad=False)}
-    assert (probes["padding of t"].state, probes["padding of t"].found[:3]) == ("ok", "22%")
+    assert (probes["padding of t"].state, probes["padding of t"].found[:4]) == ("ok", "22 %")
     assert probes["padding of u"].state == "warn"
 
 
