@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shard_writer
-from command_line import o41td, o41td_here, o41td_on_a_terminal, toml_config
+from command_line import o41td, o41td_on_a_terminal, toml_config
 
 
 def test_version() -> None:
@@ -26,9 +26,9 @@ def test_without_arguments_it_shows_its_commands() -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "demo", "status", "plan", "trace", "verify"])
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(command: str) -> None:
     """`--help` works everywhere, names `--json`, and fits 80 columns."""
-    done = o41td_here(capsys, command, "--help")
+    done = o41td(command, "--help")
     assert (done.code, done.err) == (0, "")
     assert "--json" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
@@ -49,12 +49,9 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         (["verify", "no-such-file.toml", "neither.json"], "no-such-file.toml"),
     ],
 )
-def test_wrong_arguments_are_one_line_and_exit_2(
-    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_arguments_are_one_line_and_exit_2(arguments: list[str], said: str, tmp_path: Path) -> None:
     """What is wrong and where help is, on stderr, with nothing on stdout."""
-    monkeypatch.chdir(tmp_path)
-    done = o41td_here(capsys, *arguments)
+    done = o41td(*arguments, cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
     assert done.err.count("\n") == 1

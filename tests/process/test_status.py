@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from command_line import DEADLINE_S, command, o41td, o41td_here, toml_config
+from command_line import DEADLINE_S, command, o41td, toml_config
 from loader_processes import coordinator_pid, is_gone, wait_until
 from o41td import open_batch_stream, resume_batch_stream
 from o41td.runtime import list_loaders
@@ -116,7 +116,7 @@ def test_a_loader_that_opens_is_listed_as_such(tmp_path, write_shards, faulty_ho
     wait_until(lambda: listed(loader["pid"]) is None, "a loader that has ended is listed")
 
 
-def test_prometheus_and_json_of_a_running_stream(module_shards, capsys):
+def test_prometheus_and_json_of_a_running_stream(module_shards):
     """Both name the loader, and can be narrowed to it; --prometheus goes with neither --json nor --watch."""
     config = stream_config(stage_of(module_shards([20], name="prom"), batch_size=5))
     with open_batch_stream(config) as stream, open_batch_stream(config, 1, 2) as another:
@@ -125,15 +125,15 @@ def test_prometheus_and_json_of_a_running_stream(module_shards, capsys):
         scraped = o41td("status", "--prometheus")
         assert (scraped.code, scraped.err) == (0, "")
         assert f'pid="{loader["pid"]}",rank="0"}} 1\n' in scraped.out
-        pids = {each["pid"] for each in json.loads(o41td_here(capsys, "status", "--json").out)}
+        pids = {each["pid"] for each in json.loads(o41td("status", "--json").out)}
         assert {loader["pid"], coordinator_pid(another)} <= pids
-        (named,) = json.loads(o41td_here(capsys, "status", loader["name"], "--json").out)
+        (named,) = json.loads(o41td("status", loader["name"], "--json").out)
         assert named["pid"] == loader["pid"]
-        unknown = o41td_here(capsys, "status", "nobody")
+        unknown = o41td("status", "nobody")
         assert (unknown.code, unknown.out) == (2, "")
         assert "is named 'nobody'" in unknown.err
         assert loader["name"] in unknown.err
     for other in ("--json", "--watch"):
-        done = o41td_here(capsys, "status", "--prometheus", other)
+        done = o41td("status", "--prometheus", other)
         assert (done.code, done.out) == (2, "")
         assert "--prometheus" in done.err

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from command_line import o41td, o41td_here
+from command_line import o41td
 from o41td import DatasetConflictError
 from o41td.cli.failure import UsageProblem
 from o41td.cli.write import write_job_of
@@ -100,7 +100,7 @@ def test_only_some_columns(lines, tmp_path):
         run_write(job_of(lines, tmp_path / "other", columns=["nope"]))
 
 
-def test_another_job_is_refused(lines, tmp_path, capsys):
+def test_another_job_is_refused(lines, tmp_path):
     """A folder that was begun with other settings or inputs is left as it is; the error, code 2, says what differs."""
     run_write(job_of(lines, tmp_path / "out"))
     before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*"))
@@ -109,7 +109,7 @@ def test_another_job_is_refused(lines, tmp_path, capsys):
     Path(tmp_path / "in-0.jsonl.gz").write_bytes(gzip.compress(b'{"id": 1}\n'))
     with pytest.raises(DatasetConflictError, match="other inputs"):
         run_write(job_of(lines, tmp_path / "out"))
-    typed = o41td_here(capsys, "write", lines, "--to", tmp_path / "out" / "m.json")
+    typed = o41td("write", lines, "--to", tmp_path / "out" / "m.json")
     assert (typed.code, typed.out) == (2, "")
     assert sorted(path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")) == before
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 DEADLINE_S = 60.0
 
 
@@ -42,17 +40,6 @@ def o41td(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str
         stdin=subprocess.DEVNULL, timeout=DEADLINE_S,
     )  # fmt: skip
     return Finished(done.returncode, done.stdout, done.stderr)
-
-
-def o41td_here(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Finished:
-    """Run `o41td` in this process, into pytest's pipes: for what it says, where nothing depends on the process."""
-    from o41td.cli.app import run_app
-
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        run_app([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return Finished(int(ended.value.code or 0), said.out, said.err)
 
 
 def o41td_on_a_terminal(*arguments: str | Path, columns: int = 80, env: Mapping[str, str] | None = None) -> Finished:
