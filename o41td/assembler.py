@@ -67,8 +67,8 @@ class AnnouncedBatch:
 class Assembler:
     """Announced batches, assembled batches, and the way from the one to the other.
 
-    The loop's thread writes `handed_out`, `is_loop_inside`, `is_loop_quick` and takes from the left of `ready`; the
-    gatherer's thread adds to `announced`. All else is written by whoever assembles.
+    The loop's thread writes `handed_out`, `is_loop_inside`, `gather_now_s` and takes from the left of `ready`; the
+    gatherer's thread adds to `announced` and `gather_ahead_s`. All else is written by whoever assembles.
 
     Args:
         buffers: Gives the memory of a stage's batches.
@@ -82,6 +82,8 @@ class Assembler:
         self.handed_out = -1  # ordinal of the last batch that the loop was given
         self.is_release_due = False
         self.is_loop_inside = False  # in `BatchFeed.take`
+        self.gather_ahead_s = 0.0  # time that the thread has spent at it
+        self.gather_now_s = 0.0  # and the loop
         self._is_loop_quick = False
         self._loop_left_s = 0.0
         self._is_loop_at_it = False
@@ -169,10 +171,12 @@ class Assembler:
         """Assembles the next batch for a loop that is away; returns whether it is worth waking one that waits."""
         if not self._enter_as_thread():
             return True  # the loop may have met our flag, and wait
+        began_s = time.perf_counter()
         try:
             self._assemble_next()
         finally:
             self._is_thread_at_it = False
+        self.gather_ahead_s += time.perf_counter() - began_s
         # Two small batches for one waking.
         is_last = not self.announced or not self.has_room
         return is_last or len(self.ready) > 1 or self._batch_bytes > _SMALL_BATCH_BYTES
@@ -181,12 +185,14 @@ class Assembler:
 
     def assemble_now(self) -> None:
         """Assembles the next batch in the loop's thread, if one is announced and the gatherer's thread is not at it."""
+        began_s = time.perf_counter()
         try:
             self._is_loop_at_it = True
             if not self._is_thread_at_it:
                 self._assemble_next()
         finally:
             self._is_loop_at_it = False
+        self.gather_now_s += time.perf_counter() - began_s
 
     # ---- both --------------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,12 @@ class BatchFeed:
         return self._gatherer.wait_s
 
     @property
+    def gather_s(self) -> tuple[float, float]:
+        """Seconds spent copying batches out of the arena: by the gatherer's thread, and by `take` while it waited."""
+        assembler = self._gatherer.assembler
+        return assembler.gather_ahead_s, assembler.gather_now_s
+
+    @property
     def coordinator_restarts(self) -> int:
         """How often the coordinator was replaced."""
         return self._gatherer.coordinator_restarts

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -25,16 +27,19 @@ from o41td.checkpoint import Checkpoint
 from o41td.checkpointing import CheckpointMaker, carried_digest
 from o41td.config import BatchStreamConfig
 from o41td.cursor import Cursor
-from o41td.errors import ConfigError, StreamClosedError
+from o41td.errors import ConfigError, O41Error, StreamClosedError
 from o41td.feed import BatchFeed
 from o41td.gatherer import AnyLoader, Gatherer, Place, Restart
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order_lookup import OrderLookup
+from o41td.phases import profile_is_wanted, profile_text
 
 __all__ = ["BatchStream", "StreamStart"]
 
 _DIGEST_MASK = (1 << 64) - 1
+_PROFILE_ANSWER_S = 1.0
+"""How long a loader may take to tell its figures when a stream that is profiled is closed."""
 
 
 class StreamStart:
@@ -82,6 +87,7 @@ class BatchStream:
         self._closed = False
         self._inside: int | None = None  # the thread inside next(); no lock, which an interrupt could leave locked
         self._pid = os.getpid()
+        self._opened_s = time.monotonic()
         self._lookup = OrderLookup(job, loader.sources)
         self._sources = self._lookup.sources
         self._checkpoints = CheckpointMaker(config, job, self._lookup, rank=rank, world_size=world_size)
@@ -333,11 +339,17 @@ class BatchStream:
             CoordinatorError: It does not answer.
         """
         self._check_usable()
-        figures = self._feed.stats()
-        return figures | {
+        return self._figures(self._feed.stats())
+
+    def _figures(self, of_loader: dict[str, Any]) -> dict[str, Any]:
+        """A loader's figures with those of this stream beside them."""
+        ahead_s, in_wait_s = self._feed.gather_s
+        return of_loader | {
             "batches": self._num_batches,
             "rows": self._rows,
             "wait_s": self._feed.wait_s,
+            "gather_s": ahead_s + in_wait_s,
+            "gather_in_wait_s": in_wait_s,
             "dropped_rows": self._dropped_rows,
             "excluded_batches": self.excluded_batches,
             "coordinator_restarts": self._feed.coordinator_restarts,
@@ -359,11 +371,22 @@ class BatchStream:
     def close(self) -> None:
         """Ends a private loader and all its processes, leaves a served one. Idempotent; batches handed out stay good.
 
+        With `O41TD_PROFILE=1` in the environment it says on standard error where the time went.
+
         Blocks: milliseconds.
         """
+        is_first = not self._closed
         self._closed = True
         if os.getpid() == self._pid:
+            if is_first and profile_is_wanted():
+                self._print_profile()
             self._finalizer()
+
+    def _print_profile(self) -> None:
+        with contextlib.suppress(O41Error, OSError):  # of a stream that failed, or with standard error closed
+            figures = self._figures(self._feed.stats(_PROFILE_ANSWER_S))
+            whose = f"rank {self._rank} of {self._world_size}"
+            print(profile_text(figures, whose, time.monotonic() - self._opened_s), file=sys.stderr, flush=True)  # noqa: T201
 
     def __enter__(self) -> Self:
         return self

@@ -22,7 +22,6 @@ cache, as it is before they are decoded; of remote ones the version tells.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
@@ -37,6 +36,7 @@ from o41td.memory import STREAM_BATCH_BYTES
 from o41td.workers.block_cache import BlockCache
 from o41td.workers.block_cache_file import BrokenUnit, DecodedPart, cut_parts, parts_of
 from o41td.workers.parts_projector import PartsProjector
+from o41td.workers.phase_clock import PhaseClock
 from o41td.workers.piece import Piece, SourceFormat, Uncached
 from o41td.workers.shard_file import ShardIdentity, check_unchanged
 
@@ -111,7 +111,7 @@ class CachingReader:
                 break
         return until
 
-    def rows(self, source: int, piece: Piece, row_start: int) -> CachedRows:
+    def rows(self, source: int, piece: Piece, row_start: int, clock: PhaseClock) -> CachedRows:
         """The rows of a piece from a row of the unit on, as many as are read at once and can be kept: at least one.
 
         Raises:
@@ -125,7 +125,14 @@ class CachingReader:
             assert piece.mtime_ns is not None
             identity = ShardIdentity(size_bytes=piece.size_bytes, mtime_ns=piece.mtime_ns)
             check_unchanged(identity, piece.uri, source=self._sources[source].name)
-        return CachedRows(self._cache, chunks, row_start, row_stop, lambda chunk: self._decode(source, piece, chunk))
+        return CachedRows(
+            self._cache,
+            chunks,
+            row_start,
+            row_stop,
+            decode=lambda chunk: self._decode(source, piece, chunk),
+            clock=clock,
+        )
 
     def keep(self, source: int, piece: Piece, table: Any) -> None:
         """Keeps a row group that was decoded whole beside others."""
@@ -213,8 +220,6 @@ class CachedRows:
 
     Attributes:
         num_rows: The rows.
-        fetch_s: Time taken so far to read and to write files of the cache.
-        decode_s: Time taken so far to decode.
         nbytes: What the rows so far take in Arrow.
     """
 
@@ -224,16 +229,21 @@ class CachedRows:
         chunks: Sequence[tuple[bytes, _Chunk]],
         row_start: int,
         row_stop: int,
+        *,
         decode: Callable[[_Chunk], list[DecodedPart]],
+        clock: PhaseClock,
     ) -> None:
-        """`chunks` are those that the rows lie in, `decode` gives all rows of one."""
+        """`chunks` are those that the rows lie in, `decode` gives all rows of one.
+
+        `clock` is told of the time taken to decode, and to read and to write files of the cache, which is fetching.
+        """
         self._cache = cache
         self._chunks = chunks
         self._row_start = row_start
         self._row_stop = row_stop
         self._decode = decode
         self.num_rows = row_stop - row_start
-        self.fetch_s = self.decode_s = 0.0
+        self._clock = clock
         self.nbytes = 0
 
     @property
@@ -256,16 +266,16 @@ class CachedRows:
             self._cache.refuse(key)
 
     def _of_chunk(self, key: bytes, chunk: _Chunk, start: int, stop: int) -> Iterator[DecodedPart]:
-        begun = time.perf_counter()
+        self._clock.begin()
         unit = self._cache.find(key)
         if unit is None:
             yield from self._decoded(key, chunk, start, stop)
             return
         try:
             for part in unit.parts(start, stop):
-                self.fetch_s += time.perf_counter() - begun
+                self._clock.fetched()
                 yield part
-                begun = time.perf_counter()
+                self._clock.begin()
         except BrokenUnit:
             self._cache.discard(key)
             self._cache.counts.misses += 1
@@ -274,17 +284,16 @@ class CachedRows:
         self._cache.counts.read_bytes += unit.bytes_of(start, stop)
 
     def _decoded(self, key: bytes, chunk: _Chunk, start: int, stop: int) -> Iterator[DecodedPart]:
-        begun = time.perf_counter()
+        self._clock.begin()
         self._cache.counts.misses += 1
         try:
             parts = self._decode(chunk)
         except Uncached:
             self._cache.refuse(key)
             raise
-        decoded = time.perf_counter()
-        self.decode_s += decoded - begun
+        self._clock.decoded()
         self._cache.keep(key, parts)
-        self.fetch_s += time.perf_counter() - decoded
+        self._clock.fetched()
         yield from cut_parts(parts, start, stop)
 
 

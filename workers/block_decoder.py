@@ -9,9 +9,8 @@ records and those that stand in for them make many, are read in one pass; what c
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +24,7 @@ from o41td.errors import DataError, O41Error, error_to_record
 from o41td.order.leaving import LeavingOrder
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
 from o41td.workers.parquet import ReaderPool, ShardReader
+from o41td.workers.phase_clock import PhaseClock
 from o41td.workers.piece import TOGETHER_BYTES, Piece, SourceFormat, Uncached
 from o41td.workers.project import RefusedRows
 
@@ -49,8 +49,7 @@ class _Work:
     places: NDArray[np.int64] | None
     rows: int = 0
     read_bytes: int = 0
-    fetch_s: float = 0.0
-    decode_s: float = 0.0
+    clock: PhaseClock = field(default_factory=PhaseClock)
 
 
 class BlockDecoder:
@@ -169,9 +168,7 @@ class BlockDecoder:
         Raises:
             MemoryError: The system refused memory, which is no fault of the data: another worker may have more luck.
         """
-        start = time.perf_counter()
-        places = None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows)
-        work = _Work(order, places)
+        work = _Work(order, None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows))
         bad: list[BadRowsOfPiece] = []
         pieces = [Piece(*piece) for piece in order.pieces]
         is_chain = self._sources[order.source].chain is not None
@@ -193,14 +190,17 @@ class BlockDecoder:
         bad_errors = [error_to_record(error) for _rows, error in bad]
         if bad and work.rows == 0:
             return BlockFailed(order.block_id, bad_rows, bad_errors)
-        project_s = time.perf_counter() - start - work.fetch_s - work.decode_s
+        project_s, project_cpu_s = work.clock.rest_s()
         return BlockDecoded(
             block_id=order.block_id,
             rows=work.rows,
             read_bytes=work.read_bytes,
-            fetch_s=work.fetch_s,
-            decode_s=work.decode_s,
+            fetch_s=work.clock.fetch_s,
+            decode_s=work.clock.decode_s,
             project_s=project_s,
+            fetch_cpu_s=work.clock.fetch_cpu_s,
+            decode_cpu_s=work.clock.decode_cpu_s,
+            project_cpu_s=project_cpu_s,
             bad_rows=bad_rows,
             bad_errors=bad_errors,
         )
@@ -219,13 +219,13 @@ class BlockDecoder:
         """Decodes small pieces; returns whether all is well with them, else they are to be decoded one by one."""
         tables = []
         reader: ShardReader | None = None
-        begun, fetch_s = time.perf_counter(), 0.0
+        work.clock.begin()
         try:
             for _uri, of_shard in groupby(pieces, attrgetter("uri")):
                 run = list(of_shard)
-                opening = time.perf_counter()
+                work.clock.decoded()
                 found = self.reader(work.order.source, run[0])
-                fetch_s += time.perf_counter() - opening
+                work.clock.fetched()
                 assert isinstance(found, ShardReader)
                 if reader is not None and found.plan is not reader.plan:
                     return False
@@ -235,7 +235,7 @@ class BlockDecoder:
             table = pa.concat_tables(tables).combine_chunks()
         except (O41Error, pa.ArrowException):
             return False
-        decode_s = time.perf_counter() - begun - fetch_s
+        work.clock.decoded()
         rows = np.concatenate([np.arange(piece.block_row, piece.block_row + piece.num_rows) for piece in pieces])
         first = work.order.slot * self._block_rows
         refused = reader.projector.write_fitting(
@@ -245,17 +245,15 @@ class BlockDecoder:
         )
         if refused is not None:
             return False
-        work.fetch_s += fetch_s
-        work.decode_s += decode_s
         work.rows += table.num_rows
         work.read_bytes += table.nbytes
         if self._caching is not None:
-            begun = time.perf_counter()
+            work.clock.begin()
             row = 0
             for piece in pieces:
                 self._caching.keep(work.order.source, piece, table.slice(row, piece.num_rows))
                 row += piece.num_rows
-            work.fetch_s += time.perf_counter() - begun
+            work.clock.fetched()
         return True
 
     # ---- one piece -------------------------------------------------------------------------------------------------
@@ -286,11 +284,10 @@ class BlockDecoder:
             row_stop = caching.uncached_until(work.order.source, piece, row_start)
             if row_stop == row_start:
                 return self._decode_cached(caching, piece, row_start, work)
-        begun = time.perf_counter()
+        work.clock.begin()
         reader = self.reader(work.order.source, piece)
         assert isinstance(reader, ShardReader)
-        opened = time.perf_counter()
-        work.fetch_s += opened - begun
+        work.clock.fetched()
         row_stop = min(row_stop, row_start + reader.rows_at_once(piece.row_group, piece.decoding_bytes))
         table = reader.read_rows(
             piece.row_group,
@@ -299,7 +296,7 @@ class BlockDecoder:
             group_rows=piece.group_rows,
             decoding_bytes=piece.decoding_bytes,
         )
-        work.decode_s += time.perf_counter() - opened
+        work.clock.decoded()
         refused = self._write(piece, reader.projector, table, row_start, work)
         work.rows += table.num_rows - (0 if refused is None else len(refused.rows))
         work.read_bytes += table.nbytes
@@ -311,17 +308,17 @@ class BlockDecoder:
         chain = self._chain(source)
 
         def read(start: int, stop: int) -> Any:
-            begun = time.perf_counter()
+            work.clock.decoded()
             reader = self.reader(source, piece)
             assert isinstance(reader, ShardReader)
-            work.fetch_s += time.perf_counter() - begun
+            work.clock.fetched()
             return reader.read_rows(
                 piece.row_group, start, stop, group_rows=piece.group_rows, decoding_bytes=piece.decoding_bytes
             )
 
-        begun, fetched_s = time.perf_counter(), work.fetch_s
+        work.clock.begin()
         rows = chain.rows(piece, row_start, piece.row_stop, read)
-        work.decode_s += time.perf_counter() - begun - (work.fetch_s - fetched_s)
+        work.clock.decoded()
         refused = self._write(piece, chain.projector, rows, row_start, work)
         work.rows += rows.num_rows - (0 if refused is None else len(refused.rows))
         work.read_bytes += rows.nbytes
@@ -372,14 +369,13 @@ class BlockDecoder:
         slot = {name: region[first : first + self._block_rows] for name, region in self._regions.items()}
         bad: list[BadRowsOfPiece] = []
         done = 0
-        begun = time.perf_counter()
+        work.clock.begin()
         try:
             reader = cast("RecordReader", self.reader(source, pieces[0]))
             spans = [(piece.row_start, piece.row_stop) for piece in pieces]
-            work.fetch_s += time.perf_counter() - begun
-            begun = time.perf_counter()
+            work.clock.fetched()
             for records in reader.slices(spans, group_rows=pieces[0].group_rows):
-                work.decode_s += time.perf_counter() - begun
+                work.clock.decoded()
                 own = block_rows[done : done + records.num_rows]
                 done += len(own)
                 refused = reader.projector.write_fitting(
@@ -394,7 +390,7 @@ class BlockDecoder:
                     bad.append((own[refused.rows], refused.error))
                 work.rows += len(own) - records.num_refused - (0 if refused is None else len(refused.rows))
                 work.read_bytes += records.nbytes
-                begun = time.perf_counter()
+                work.clock.begin()
         except O41Error as failure:
             bad.append((block_rows[done:], failure))
         return bad
@@ -416,7 +412,7 @@ class BlockDecoder:
         self, caching: CachingReader, piece: Piece, row_start: int, work: _Work
     ) -> tuple[int, RefusedRows | None]:
         """As `_decode_rows`, through the cache: rows are read, or decoded, as they are written."""
-        rows = caching.rows(work.order.source, piece, row_start)
+        rows = caching.rows(work.order.source, piece, row_start, work.clock)
         try:
             refused = self._write(piece, caching.projector(work.order.source), rows, row_start, work)
         except Uncached:
@@ -424,9 +420,6 @@ class BlockDecoder:
         except DataError:
             rows.refuse()
             return 0, None  # it fails again without the cache, and is told as it always is
-        finally:
-            work.fetch_s += rows.fetch_s
-            work.decode_s += rows.decode_s
         work.rows += rows.num_rows - (0 if refused is None else len(refused.rows))
         work.read_bytes += rows.nbytes
         return rows.num_rows, refused

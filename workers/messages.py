@@ -239,7 +239,7 @@ class ResultsUsed(NamedTuple):
 
 
 class BlockDecoded(NamedTuple):
-    """The slot holds the block's rows. Times are seconds of wall clock spent fetching, decoding and projecting.
+    """The slot holds the block's rows. Times are seconds spent fetching, decoding and projecting: wall clock, then CPU.
 
     But for rows that cannot be had: `bad_rows[i]` are rows of the block (int64 little-endian, ascending), for which
     `bad_errors[i]` is the error record.
@@ -251,6 +251,9 @@ class BlockDecoded(NamedTuple):
     fetch_s: float
     decode_s: float
     project_s: float
+    fetch_cpu_s: float
+    decode_cpu_s: float
+    project_cpu_s: float
     bad_rows: list[bytes]
     bad_errors: list[dict[str, Any]]
 

@@ -194,6 +194,39 @@ def check(
 
 
 @app.command()
+def bench(
+    config: ConfigPath,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, max=3600, help="How long each number of workers is measured.")
+    ] = 10.0,
+    workers: Annotated[
+        bool, typer.Option("--workers", help="Measure with one worker, and with one more than threads, too, in turns.")
+    ] = False,
+    stage: Annotated[
+        str | None, typer.Option("--stage", help="The stage to begin with, by name; else the first.")
+    ] = None,
+    rank: Rank = 0,
+    world_size: WorldSize = 1,
+    storage: Storage = None,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Measure what a config reaches here, where the time goes, and what to change. Batches are taken, and dropped."""
+    from o41td.cli.bench import show_bench
+
+    show_bench(
+        config,
+        rank=rank,
+        world_size=world_size,
+        seconds=seconds,
+        stage=stage,
+        compare_workers=workers,
+        storage_path=storage,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def index(targets: IndexTargets, storage: Storage = None, as_json: AsJson = False, _debug: Debug = False) -> None:
     """Read every footer into the index cache, so that streams open at once, and show what is known of the shards.
 

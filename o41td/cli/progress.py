@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from o41td.cli.pace import Figures, StageLeg
-from o41td.cli.wording import bytes_text, count_text, share_text
+from o41td.cli.wording import bytes_text, count_text, counted_text, share_text
 
 __all__ = ["LiveProgress", "PlainProgress", "Progress", "SilentProgress", "opening_shown", "progress_on"]
 
@@ -96,7 +96,9 @@ class _LegMeter:
     def batches_text(self) -> str:
         """How many of how many: "412/960 batches"."""
         expected = self.leg.expected_batches
-        return f"{count_text(self.taken)}{f'/{count_text(expected)}' if expected else ''} batches"
+        if not expected:
+            return counted_text(self.taken, "batch", "batches")
+        return f"{count_text(self.taken)}/{count_text(expected)} batches"
 
     def speed_texts(self) -> tuple[str, str, str]:
         """Rows a second, bytes a second, share of the time spent waiting."""
@@ -104,6 +106,8 @@ class _LegMeter:
         if elapsed_s <= 0:
             return "– rows/s", "– B/s", "wait –"
         rows, nbytes, wait_s = (getattr(self._figures, name) - before for name, before in self._before.items())
+        if not rows:
+            return "– rows/s", "– B/s", "wait –"
         wait = share_text(wait_s, elapsed_s)
         return f"{count_text(rows / elapsed_s)} rows/s", f"{bytes_text(nbytes / elapsed_s)}/s", f"wait {wait}"
 

@@ -30,6 +30,7 @@ FIGURES_FORMAT = 1
 _WINDOW_S = 10.0
 _LOOK_S = 1.0
 _WORK = ("fetch_s", "decode_s", "project_s")
+_WORK_CPU = ("fetch_cpu_s", "decode_cpu_s", "project_cpu_s")
 _OF_STORAGE = ("requests", "retries", "renewals", "requested_bytes", "received_bytes")
 _OF_RANK = ("batches", "rows", "wait_s")
 _OF_CACHE = ("hits", "misses", "read_bytes", "written_bytes", "evicted_files", "evicted_bytes", "broken_files")
@@ -83,7 +84,7 @@ class LoaderFigures:
         """Nothing yet."""
         self.cache_failure = ""
         self._cache = dict.fromkeys(_OF_CACHE, 0)
-        self._counts: dict[str, float] = dict.fromkeys((*_WORK, "decoded_bytes"), 0.0)
+        self._counts: dict[str, float] = dict.fromkeys((*_WORK, *_WORK_CPU, "decoded_bytes"), 0.0)
         self._recent = RecentCounts(window_s=_WINDOW_S, every_s=_LOOK_S)
         self._ranks: dict[int, _RankFigures] = {}
         self._seen: dict[int, tuple[StageOrder, int]] = {}  # each stage visited, and its position when it was left
@@ -127,7 +128,7 @@ class LoaderFigures:
     def note_decoded(self, worker: int, stage: int, source: int, message: BlockDecoded) -> None:
         """A worker has decoded a block of a source."""
         work_s = message.fetch_s + message.decode_s + message.project_s
-        for name in _WORK:
+        for name in (*_WORK, *_WORK_CPU):
             self._counts[name] += getattr(message, name)
         for name, count in (
             ("decoded_bytes", message.read_bytes),
@@ -211,7 +212,7 @@ class LoaderFigures:
             "name": name,
             "pid": os.getpid(),
             "state": "streaming",
-            "coordinator": {"pid": os.getpid()},
+            "coordinator": {"pid": os.getpid(), "cpu_s": time.process_time()},
             "cores": len(os.sched_getaffinity(0)),
             "workers": [
                 {
@@ -250,7 +251,7 @@ class LoaderFigures:
             "decoded_rows": sum(
                 int(count) for name, count in self._counts.items() if name.startswith("rows of source")
             ),
-            **{work: self._counts[work] for work in _WORK},
+            **{work: self._counts[work] for work in (*_WORK, *_WORK_CPU)},
         }
 
     def _rank(
@@ -324,7 +325,7 @@ def opening_record(name: str, workers: Iterable[PooledWorker], reading: tuple[in
                 "state": "reading footers" if worker.ready else "starting",
                 "reading": None,
                 "restarts": worker.restarts,
-                "rss_bytes": _rss_bytes(worker.process.pid),
+                **_usage_of(worker.process.pid),
             }
             for worker in workers
         ],
@@ -361,14 +362,18 @@ def _worker_record(worker: PooledWorker, state: LoaderState, reading: Mapping[st
         "state": doing,
         "reading": reading,
         "restarts": worker.restarts,
-        "rss_bytes": _rss_bytes(worker.process.pid),
+        **_usage_of(worker.process.pid),
     }
 
 
-def _rss_bytes(pid: int) -> int:
+def _usage_of(pid: int) -> dict[str, Any]:
+    """What a process takes: resident memory, and CPU since its start."""
     import psutil  # only status needs it; the first batch does not wait for it
 
     try:
-        return int(psutil.Process(pid).memory_info().rss)
+        process = psutil.Process(pid)
+        with process.oneshot():
+            cpu = process.cpu_times()
+            return {"rss_bytes": int(process.memory_info().rss), "cpu_s": cpu.user + cpu.system}
     except psutil.Error:
-        return 0
+        return {"rss_bytes": 0, "cpu_s": 0.0}

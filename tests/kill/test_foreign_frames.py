@@ -38,7 +38,7 @@ FOREIGN = {
     "a footer that it was not asked for": ("start", _frame(FooterFailed(99, ERROR))),
     "text": ("shard", TEXT),
     "no message of a worker": ("shard", _frame(StatsRequest(1))),
-    "a block that it was not given": ("shard", _frame(BlockDecoded(700, 1, 1, 0.0, 0.0, 0.0, [], []))),
+    "a block that it was not given": ("shard", _frame(BlockDecoded(700, 1, 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, [], []))),
     "a failure of a block that it was not given": ("shard", _frame(BlockFailed(-1, [bytes(8)], [ERROR]))),
     "a piece that there is not": ("shard", _frame(PieceBegun(0, 900))),
 }

@@ -92,7 +92,7 @@ def test_descriptors_stay_with_their_messages(ends: tuple[Channel, Channel]) -> 
 
 def test_the_dead_are_noticed(ends: tuple[Channel, Channel]) -> None:
     """What was sent before a death still arrives; then both directions say that the peer is gone."""
-    ends[0].send(BlockDecoded(1, 2, 3, 0.0, 0.0, 0.0, [], []))
+    ends[0].send(BlockDecoded(1, 2, 3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, [], []))
     ends[0].close()
     assert isinstance(ends[1].receive(), BlockDecoded)
     with pytest.raises(ChannelClosed):
