@@ -7,6 +7,8 @@ import os
 import resource
 import subprocess
 import sys
+import time
+import timeit
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,18 +17,33 @@ import numpy as np
 from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.errors import ConfigError, O41Error
 from o41td.fields import field_bytes
+from o41td.host_limits import host_limits, usable_cores
 from o41td.host_memory import default_memory_limit_bytes, usable_memory_bytes
 from o41td.index import SourceIndex
+from o41td.index_cache import default_cache_folder
 from o41td.job import StreamJob
-from o41td.outline import Outline, read_outline
-from o41td.probes import HostFigures, Probe, Sampled, first_batch_s, probe_fields, probe_host, probe_shards
+from o41td.outline import read_outline
+from o41td.probes import (
+    FolderFigures,
+    HostFigures,
+    Probe,
+    Sampled,
+    first_batch_s,
+    probe_clock,
+    probe_fields,
+    probe_folders,
+    probe_host,
+    probe_shards,
+)
 from o41td.service import Progress
 from o41td.workers.supervisor import describe_exit
 
-__all__ = ["check", "host_figures"]
+__all__ = ["check", "folder_figures", "host_figures"]
 
 _SAMPLE_ROWS = 4096
 _SAMPLE_BYTES = 32 << 20
+_CLOCK_TRIES = 5
+_CLOCK_CALLS = 1000
 
 
 def check(
@@ -64,7 +81,10 @@ def check(
     job = outline.job
     limit_bytes = job.memory_limit_bytes or default_memory_limit_bytes()
     probes = probe_host(host, threads=job.threads, bound=outline.bound, limit_bytes=limit_bytes)
-    probes += _schemas_probe(outline)
+    probes += probe_folders(folder_figures(job))
+    sources = [source for stage in range(len(job.stages)) for source in outline.sources_of(stage)]
+    probes += probe_clock(host, sources)
+    probes += _schemas_probe(sources)
     seen: list[Sampled] = []
     for stage, stage_job in enumerate(job.stages):
         for source in outline.sources_of(stage):
@@ -84,15 +104,46 @@ def host_figures() -> HostFigures:
     except OSError:
         free = None
     return HostFigures(
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(),
         usable_bytes=usable_memory_bytes(),
         shm_free_bytes=free,
         descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        limits=host_limits(),
+        clock_call_s=_clock_call_s(),
+        now_s=time.time(),
     )
 
 
-def _schemas_probe(outline: Outline) -> list[Probe]:
-    sources = [source for stage in range(len(outline.job.stages)) for source in outline.sources_of(stage)]
+def _clock_call_s() -> float:
+    """What a look at the clock costs: the least of some tries, since others may have the core meanwhile."""
+    return min(timeit.repeat(time.perf_counter, repeat=_CLOCK_TRIES, number=_CLOCK_CALLS)) / _CLOCK_CALLS
+
+
+def folder_figures(job: StreamJob) -> list[FolderFigures]:
+    """Returns the folders that a stream of this job writes to: of the index cache, its block cache, the quarantine."""
+    folders = [("index cache", str(default_cache_folder()), 0)]
+    if job.cache_dir is not None:
+        folders.append(("block cache", job.cache_dir, job.cache_limit_bytes or 0))
+    if job.on_bad_data == "replace":
+        folders.append(("quarantine file", os.path.dirname(job.quarantine_file), 0))
+    return [_folder_figures(name, path, wanted) for name, path, wanted in folders]
+
+
+def _folder_figures(name: str, path: str, wanted_bytes: int) -> FolderFigures:
+    there = path
+    while not os.path.exists(there) and os.path.dirname(there) != there:
+        there = os.path.dirname(there)  # it is made when it is needed
+    status = os.statvfs(there)
+    return FolderFigures(
+        name=name,
+        path=path,
+        is_writable=os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK),
+        free_bytes=status.f_bavail * status.f_frsize,
+        wanted_bytes=wanted_bytes,
+    )
+
+
+def _schemas_probe(sources: Sequence[SourceIndex]) -> list[Probe]:
     shards = sum(len(source.shards) for source in sources)
     told = (
         f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in ((shards, "shard"), (len(sources), "source"))

@@ -8,13 +8,25 @@ from typing import Any, Literal
 
 import numpy as np
 
+from o41td.host_limits import TASKS_A_PROCESS, HostLimits, limit_that_stops
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
 from o41td.memory import block_fill_rows
 from o41td.percentages import percent_text
 from o41td.sizes import human_bytes
 
-__all__ = ["HostFigures", "Probe", "Sampled", "first_batch_s", "probe_fields", "probe_host", "probe_shards"]
+__all__ = [
+    "FolderFigures",
+    "HostFigures",
+    "Probe",
+    "Sampled",
+    "first_batch_s",
+    "probe_clock",
+    "probe_fields",
+    "probe_folders",
+    "probe_host",
+    "probe_shards",
+]
 
 State = Literal["ok", "warn", "fail"]
 
@@ -22,13 +34,16 @@ _FEW_DESCRIPTORS = 256
 _TINY_BYTES = 64 << 10
 _POOR_FILL = 0.6
 _MUCH_PAD = 0.5
+_SLOW_CLOCK_S = 1e-6
+_CLOCK_BEHIND_S = 60.0
+_LITTLE_DISK_BYTES = 64 << 20
 _START_S = 0.4
 """From `open_batch_stream` to the first order to a worker: two interpreters and their imports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One thing that was looked at: `group` is host, shards, fields or stream; `advice` is empty where all is well."""
+    """One thing that was looked at: `group` is host, storage, shards or a source; without `advice` all is well."""
 
     group: str
     name: str
@@ -43,12 +58,29 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFigures:
-    """This host: cores that may be used, memory that may be used, what is free in /dev/shm (None: there is none)."""
+    """This host: cores that may be used, memory that may be used, what is free in /dev/shm (None: there is none).
+
+    A look at its clock takes `clock_call_s`, and it says that it is `now_s` since 1970.
+    """
 
     cores: int
     usable_bytes: int
     shm_free_bytes: int | None
     descriptors: int
+    limits: HostLimits
+    clock_call_s: float
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderFigures:
+    """A folder that a stream writes to: what for, where, and how much it may come to (0: little)."""
+
+    name: str
+    path: str
+    is_writable: bool
+    free_bytes: int
+    wanted_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +125,48 @@ def probe_host(host: HostFigures, *, threads: int, bound: Mapping[str, Any], lim
                "Anonymous memory is used instead; in a container give more, as with --shm-size"),
         _probe("host", "descriptors", "warn" if few else "ok", f"{host.descriptors} may be open",
                f"Raise `ulimit -n` to {4 * _FEW_DESCRIPTORS}: batches that you keep hold a descriptor each"),
+        _limits_probe(host.limits, arena_bytes=arena, num_processes=threads + 1),
     ]  # fmt: skip
+
+
+def _limits_probe(limits: HostLimits, *, arena_bytes: int, num_processes: int) -> Probe:
+    stopped = limit_that_stops(limits, arena_bytes=arena_bytes)
+    if stopped is not None:
+        return _probe("host", "limits", "fail", *stopped)
+    needed = num_processes * TASKS_A_PROCESS
+    short = limits.tasks is not None and limits.tasks < needed
+    left = "no limit in the way" if limits.tasks is None else f"{limits.tasks:,} processes and threads may be begun"
+    return _probe("host", "limits", "warn" if short else "ok", left,
+                  f"A loader begins about {needed}: raise the container's limit, as with --pids-limit")  # fmt: skip
+
+
+def probe_clock(host: HostFigures, sources: Sequence[SourceIndex]) -> list[Probe]:
+    """Returns the probe of the host's clock: whether it is cheap to look at, and not behind what wrote the shards."""
+    newest_s = max((shard.mtime_ns or 0 for source in sources for shard in source.shards), default=0) / 1e9
+    behind_s = newest_s - host.now_s
+    cost = f"a look takes {host.clock_call_s * 1e9:,.0f} ns"
+    if behind_s > _CLOCK_BEHIND_S:
+        return [_probe("host", "clock", "warn", f"a shard is from {behind_s:,.0f} s ahead of it",
+                       "Set it (NTP): object stores refuse a request from 15 minutes off, and logs lie")]  # fmt: skip
+    slow = host.clock_call_s > _SLOW_CLOCK_S
+    return [_probe("host", "clock", "warn" if slow else "ok", cost,
+                   "The kernel gave up its fast clock: /sys/devices/system/clocksource should say tsc")]  # fmt: skip
+
+
+def probe_folders(folders: Sequence[FolderFigures]) -> list[Probe]:
+    """Returns the probes of the folders that the stream writes to; without any of them it goes on."""
+    probes = []
+    for folder in folders:
+        found = f"{folder.path}: {human_bytes(folder.free_bytes)} free"
+        if not folder.is_writable:
+            found = f"{folder.path}: it cannot be written"
+        elif folder.wanted_bytes:
+            found += f", {human_bytes(folder.wanted_bytes)} at most for it"
+        bad = not folder.is_writable or folder.free_bytes < max(folder.wanted_bytes, _LITTLE_DISK_BYTES)
+        probes.append(_probe("storage", folder.name, "warn" if bad else "ok", found,
+                             "The stream goes on without: let this user write there, free some room, or name another "
+                             "folder"))  # fmt: skip
+    return probes
 
 
 def probe_shards(job: StreamJob, stage: StageJob, source: SourceIndex) -> list[Probe]:

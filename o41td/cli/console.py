@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
+from typing import TextIO, cast
 
 from rich.console import Console
 
@@ -18,5 +21,31 @@ def open_console() -> Console:
 
     Numbers and paths in what is printed are left uncoloured.
     """
-    is_paper = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=PAPER_WIDTH if is_paper else None, highlight=False)
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    width = None if "COLUMNS" in os.environ else PAPER_WIDTH
+    return Console(file=cast("TextIO", _Trimmed(sys.stdout)), width=width, highlight=False)
+
+
+class _Trimmed(io.TextIOBase):
+    """A text file whose lines lose the blanks at their ends, with which tables are filled up."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        self._file.write(_BLANKS_AT_END.sub("", text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override] # typeshed has an attribute, of which this is the reader
+        return self._file.encoding
+
+
+_BLANKS_AT_END = re.compile(r"[ ]+(?=\n)")

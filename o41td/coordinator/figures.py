@@ -17,6 +17,7 @@ from o41td.coordinator.state import LoaderState
 from o41td.coordinator.worker_pool import PooledWorker
 from o41td.curriculum import source_progress
 from o41td.exclusions import Exclusions
+from o41td.host_limits import usable_cores
 from o41td.host_memory import own_bytes
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
@@ -213,7 +214,7 @@ class LoaderFigures:
             "pid": os.getpid(),
             "state": "streaming",
             "coordinator": {"pid": os.getpid(), "cpu_s": time.process_time()},
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": usable_cores(),
             "workers": [
                 {
                     **_worker_record(worker, state, reading.get(worker.number)),

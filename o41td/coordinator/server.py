@@ -55,6 +55,7 @@ from o41td.coordinator.task_desk import FooterDesk, SourceDesk
 from o41td.coordinator.worker_crew import WorkerCrew
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
 from o41td.errors import ConnectError, CoordinatorError, O41Error, error_from_record, error_to_record
+from o41td.host_limits import host_limits, refuse_small_limits
 from o41td.host_memory import default_memory_limit_bytes
 from o41td.index import SourceIndex, is_remote_source
 from o41td.job import StreamJob
@@ -212,6 +213,7 @@ class LoaderServer:
             self._tell_and_leave(LoaderPlanned(sources=records, bound=bound, notices=[]))
             raise _OwnerGone
         layout = self._size.layout
+        refuse_small_limits(host_limits(), arena_bytes=layout.total_bytes)
         self._segment = create_segment(layout.total_bytes)
         self._table = BlockTable(layout.block_rows)
         stand_ins = None

@@ -11,12 +11,31 @@ import pyarrow.parquet as pq
 import pytest
 
 from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage
+from o41td.host_limits import HostLimits
 from o41td.index import ShardEntry, ShardUnits, index_source
 from o41td.job import StreamJob, job_of
-from o41td.probes import HostFigures, Sampled, first_batch_s, probe_fields, probe_host, probe_shards
+from o41td.probes import (
+    FolderFigures,
+    HostFigures,
+    Sampled,
+    first_batch_s,
+    probe_clock,
+    probe_fields,
+    probe_folders,
+    probe_host,
+    probe_shards,
+)
 from o41td.workers.shard_sample import has_page_checksum
 
-HOST = HostFigures(cores=4, usable_bytes=8 << 30, shm_free_bytes=1 << 30, descriptors=1024)
+HOST = HostFigures(
+    cores=4,
+    usable_bytes=8 << 30,
+    shm_free_bytes=1 << 30,
+    descriptors=1024,
+    limits=HostLimits(),
+    clock_call_s=4e-8,
+    now_s=1.8e9,
+)
 BOUND = {"bound_bytes": 300 << 20, "terms": {"arena": 64 << 20}}
 
 
@@ -63,12 +82,52 @@ def states(probes) -> dict[str, str]:
         ({"shm_free_bytes": 63 << 20}, "shared memory", "warn"),
         ({"shm_free_bytes": None}, "shared memory", "warn"),
         ({"descriptors": 255}, "descriptors", "warn"),
+        ({"limits": HostLimits(tasks=18)}, "limits", "ok"),
+        ({"limits": HostLimits(tasks=17)}, "limits", "warn"),
+        ({"limits": HostLimits(file_bytes=(64 << 20) - 1)}, "limits", "fail"),
+        ({"limits": HostLimits(address_bytes=(320 << 20) - 1)}, "limits", "fail"),
+        ({"limits": HostLimits(address_bytes=320 << 20, file_bytes=64 << 20)}, "limits", "ok"),
     ],
 )
 def test_hosts(change: dict, name: str, state: str) -> None:
-    """Too few cores, too small a /dev/shm and too few descriptors are each warned of, and nothing else is."""
+    """What is too small is told, and nothing else is: an arena of 64 MiB is a file, and is mapped beside 256 MiB."""
     found = states(probe_host(replace(HOST, **change), threads=2, bound=BOUND, limit_bytes=4 << 30))
-    assert found == {"cores": "ok", "memory": "ok", "shared memory": "ok", "descriptors": "ok"} | {name: state}
+    probes = ("cores", "memory", "shared memory", "descriptors", "limits")
+    assert found == dict.fromkeys(probes, "ok") | {name: state}
+
+
+def test_a_clock_that_is_behind_the_shards_or_slow() -> None:
+    """A shard from 61 s in the future, and 2 µs a look, are warned of; shards of the past are as they should be."""
+
+    def state(newest_s: float, **change: float) -> str:
+        entry = ShardEntry(uri="0.parquet", rows=1, size_bytes=1, mtime_ns=int(newest_s * 1e9), version=None)
+        rows = np.ones(1, np.int64)
+        units = ShardUnits(
+            entry=entry, rows=rows, decoded_bytes=rows, decoding_bytes=rows, compressed_bytes=rows, footer_bytes=9
+        )
+        source = index_source(stage=0, source=0, name="s", shards=[units], encoding="parquet")
+        return states(probe_clock(replace(HOST, **change), [source]))["clock"]
+
+    assert state(1.7e9) == state(HOST.now_s + 59) == "ok"
+    assert state(HOST.now_s + 61) == "warn"
+    assert state(1.7e9, clock_call_s=2e-6) == "warn"
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({}, "ok"),
+        ({"is_writable": False}, "warn"),
+        ({"free_bytes": 63 << 20}, "warn"),
+        ({"wanted_bytes": 2 << 30}, "warn"),
+        ({"wanted_bytes": 1 << 30}, "ok"),
+    ],
+)
+def test_folders_that_a_stream_writes_to(change: dict, state: str) -> None:
+    """One that cannot be written, or has less room than is wanted, is warned of: the stream goes on without."""
+    figures = FolderFigures(name="block cache", path="/c", is_writable=True, free_bytes=1 << 30, wanted_bytes=0)
+    (probe,) = probe_folders([replace(figures, **change)])
+    assert (probe.group, probe.name, probe.state) == ("storage", "block cache", state)
 
 
 def test_a_bound_above_the_limit_fails() -> None:
