@@ -81,9 +81,9 @@ def check(
     job = outline.job
     limit_bytes = job.memory_limit_bytes or default_memory_limit_bytes()
     probes = probe_host(host, threads=job.threads, bound=outline.bound, limit_bytes=limit_bytes)
-    probes += probe_folders(folder_figures(job))
     sources = [source for stage in range(len(job.stages)) for source in outline.sources_of(stage)]
     probes += probe_clock(host, sources)
+    probes += probe_folders(folder_figures(job))
     probes += _schemas_probe(sources)
     seen: list[Sampled] = []
     for stage, stage_job in enumerate(job.stages):

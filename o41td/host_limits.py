@@ -18,7 +18,7 @@ from o41td.sizes import human_bytes
 
 __all__ = ["HostLimits", "cores_of_quota", "host_limits", "limit_that_stops", "refuse_small_limits", "usable_cores"]
 
-LEAST_PROCESS_BYTES = 256 << 20
+LEAST_PROCESS_BYTES = 320 << 20
 """Address space that an interpreter with pyarrow takes at least, beside the arena."""
 TASKS_A_PROCESS = 6
 """Threads that each of a loader's processes has, about."""

@@ -123,7 +123,7 @@ def probe_host(host: HostFigures, *, threads: int, bound: Mapping[str, Any], lim
                "Lower buffer_rows, threads or lookahead, or raise memory_limit_bytes; `o41td plan` shows the terms"),
         _probe("host", "shared memory", "warn" if small else "ok", f"{shm}; the arena takes {human_bytes(arena)}",
                "Anonymous memory is used instead; in a container give more, as with --shm-size"),
-        _probe("host", "descriptors", "warn" if few else "ok", f"{host.descriptors} may be open",
+        _probe("host", "descriptors", "warn" if few else "ok", f"{host.descriptors:,} may be open",
                f"Raise `ulimit -n` to {4 * _FEW_DESCRIPTORS}: batches that you keep hold a descriptor each"),
         _limits_probe(host.limits, arena_bytes=arena, num_processes=threads + 1),
     ]  # fmt: skip
@@ -175,7 +175,8 @@ def probe_shards(job: StreamJob, stage: StageJob, source: SourceIndex) -> list[P
     rows, groups = source.unit_rows, len(source.unit_rows)
     empty = sum(not shard.rows for shard in source.shards)
     probes = [
-        _probe(name, "empty shards", "warn" if empty else "ok", f"{empty} of {len(source.shards)} shards have no rows",
+        _probe(name, "empty shards", "warn" if empty else "ok",
+               f"{empty:,} of {len(source.shards):,} shards have no rows",
                "Leave them out of the list: each is opened for nothing"),
     ]  # fmt: skip
     if source.encoding != "parquet":
@@ -187,18 +188,18 @@ def probe_shards(job: StreamJob, stage: StageJob, source: SourceIndex) -> list[P
     narrow = 1 < stage.buffer_rows < largest_rows
     probes += [
         _probe(name, "large row groups", "warn" if over else "ok",
-               f"{over} of {groups} take more than {human_bytes(job.max_row_group_bytes)} to decode; "
+               f"{over:,} of {groups:,} take more than {human_bytes(job.max_row_group_bytes)} to decode; "
                f"the largest takes {human_bytes(largest_bytes)}",
                "They are decoded in slices, so a seek into one costs up to all of it; write smaller row groups, or "
                "raise max_row_group_bytes"),
         _probe(name, "tiny row groups", "warn" if 2 * tiny > groups else "ok",
-               f"{tiny} of {groups} decode to less than {human_bytes(_TINY_BYTES)}",
+               f"{tiny:,} of {groups:,} decode to less than {human_bytes(_TINY_BYTES)}",
                "Opening them costs more than decoding; write row groups of a few MiB"),
     ]  # fmt: skip
     if stage.buffer_rows > 1:
         probes.append(
             _probe(name, "shuffle buffer", "warn" if narrow else "ok",
-                   f"{stage.buffer_rows} rows; the largest row group has {largest_rows}",
+                   f"{stage.buffer_rows:,} rows; the largest row group has {largest_rows:,}",
                    f"Rows of one row group stay close together: set buffer_rows above {2 * largest_rows}, or write "
                    "rows in random order")
         )  # fmt: skip
@@ -236,7 +237,7 @@ def probe_fields(source: SourceIndex, samples: Sequence[Sampled], *, replaces_ba
     first = f"; the first: {refused[0]['error']}" if refused else ""
     probes.append(
         _probe(name, "values", bad if refused else "ok",
-               f"{sum(one['rows'] for one in refused)} of {rows} sampled rows do not fit the fields{first}",
+               f"{sum(one['rows'] for one in refused):,} of {rows:,} sampled rows do not fit the fields{first}",
                "Choose a wider dtype, or set `null` or `exact` of that field")
     )  # fmt: skip
     without = sum(sampled.answer["checksums"] is False for sampled in seen)

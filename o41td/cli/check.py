@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -56,17 +59,20 @@ def show_check(
 
 def check_view(record: Mapping[str, Any]) -> RenderableType:
     """What a person sees of `check`."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("", "of", "probe"):
-        table.add_column(title, overflow="fold")
-    table.add_column("found, and what to do", overflow="fold", ratio=1)
-    for probe in record["probes"]:
-        found = Text(probe["found"])
-        if probe["advice"]:
-            found.append(f"\n→ {probe['advice']}", style="dim")
-        style = _STYLES[probe["state"]]
-        table.add_row(Text(probe["state"], style=style), Text(probe["group"]), Text(probe["name"]), found)
-    parts: list[RenderableType] = [table]
+    probes: Sequence[Mapping[str, str]] = record["probes"]
+    widest = max(len(probe["name"]) for probe in probes)
+    parts: list[RenderableType] = []
+    for group, of_group in groupby(probes, key=itemgetter("group")):
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
+        table.add_column(width=max(map(len, _STYLES)))
+        table.add_column(width=widest, overflow="fold")
+        table.add_column(overflow="fold")
+        for probe in of_group:
+            found = Text(probe["found"])
+            if probe["advice"]:
+                found.append(f"\n→ {probe['advice']}", style="dim")
+            table.add_row(Text(probe["state"], style=_STYLES[probe["state"]]), Text(probe["name"]), found)
+        parts += [Text(group, style="bold"), Padding(table, (0, 0, 0, 2), expand=False)]
     if record["bound_bytes"] is not None:
         text = f"\nmemory at most {human_bytes(record['bound_bytes'])}"
         if record["first_batch_s"] is not None:

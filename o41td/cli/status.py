@@ -17,7 +17,7 @@ from rich.text import Text
 
 from o41td.cli.console import PAPER_WIDTH, open_console
 from o41td.cli.failure import UsageProblem
-from o41td.cli.wording import count_text, counted_text, duration_text, share_text
+from o41td.cli.wording import bytes_text, count_text, counted_text, duration_text, share_text
 from o41td.sizes import human_bytes
 
 __all__ = ["loaders_view", "show_status"]
@@ -125,6 +125,9 @@ def _loader_view(loader: Mapping[str, Any]) -> RenderableType:
     heading = Text.assemble((str(loader["name"]), "bold"), (f"  pid {loader['pid']}", "dim"))
     if loader.get("uptime_s"):
         heading.append(f", up {duration_text(loader['uptime_s'])}", style="dim")
+    if loader.get("served_ranks"):
+        attendance = f", served: {count_text(len(loader['ranks']))} of {count_text(len(loader['served_ranks']))} ranks"
+        heading.append(attendance, style="dim")
     parts: list[RenderableType] = [*_verdict_lines(loader)]
     if loader["ranks"]:
         parts.append(_Spaced(_ranks_table(loader["ranks"])))
@@ -132,7 +135,13 @@ def _loader_view(loader: Mapping[str, Any]) -> RenderableType:
         parts.append(_Spaced(_workers_table(loader["workers"])))
     if loader["sources"]:
         parts.append(_Spaced(_sources_table(loader["sources"])))
-    told = (_arena_text(loader), _memory_text(loader["memory"]), _cache_text(loader.get("cache")))
+    told = (
+        _arena_text(loader),
+        _memory_text(loader["memory"]),
+        _storage_text(loader.get("storage")),
+        _cache_text(loader.get("cache")),
+        _bad_rows_text(loader.get("bad_rows", 0)),
+    )
     parts += [Text(line, style="dim") for line in told if line]
     return Group(heading, *(Padding(part, (0, 0, 0, 2), expand=False) for part in parts), Text(""))
 
@@ -246,6 +255,24 @@ def _memory_text(memory: Mapping[str, Any]) -> str:
     if used is None:
         return f"memory {bound}" if bound else ""
     return f"memory {human_bytes(used)}{f' of {bound}' if bound else ''}"
+
+
+def _storage_text(storage: Mapping[str, Any] | None) -> str:
+    """Object stores: "storage 1,204 requests, 3 retries, 126 MB/s, 8 in flight; last fault: …"."""
+    if storage is None:
+        return ""
+    text = f"storage {counted_text(storage['requests'], 'request')}"
+    if storage["retries"]:
+        text += f", {counted_text(storage['retries'], 'retry', 'retries')}"
+    text += f", {bytes_text(storage['bytes_per_s'])}/s, {count_text(storage['in_flight'])} in flight"
+    return f"{text}; last fault: {storage['last_error']}" if storage["last_error"] else text
+
+
+def _bad_rows_text(bad_rows: int) -> str:
+    """Rows that could not be had: "bad data: 12 rows are replaced by others"."""
+    if not bad_rows:
+        return ""
+    return f"bad data: {counted_text(bad_rows, 'row is', 'rows are')} replaced by others"
 
 
 def _cache_text(cache: Mapping[str, Any] | None) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
+from o41td.cli.check import check_view
 from o41td.cli.comparison import halves_of
+from o41td.cli.console import open_console
 from o41td.cli.pace import Figures, StageLeg
 from o41td.cli.progress import LiveProgress, PlainProgress, progress_on
 from o41td.cli.status import loaders_view
@@ -96,6 +100,55 @@ def test_a_loader_is_shown_with_verdict_ranks_workers_sources_and_memory() -> No
     assert "memory 273.7 MiB of at most 392.9 MiB" in text
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
+
+
+def test_stores_bad_rows_and_ranks_that_are_served_have_their_words() -> None:
+    """Each is told where there is something to tell, and the last fault of a store with it."""
+    storage = {"requests": 1204, "retries": 1, "bytes_per_s": 126e6, "in_flight": 8, "last_error": "503 of s3://b/k"}
+    told = shown(loaders_view([{**LOADER, "storage": storage, "bad_rows": 1, "served_ranks": [0, 1, 2]}]))
+    told = " ".join(told.split())
+    assert "job-17 pid 4711, up 12 min 34 s, served: 1 of 3 ranks" in told
+    assert "storage 1,204 requests, 1 retry, 126 MB/s, 8 in flight; last fault: 503 of s3://b/k" in told
+    assert "bad data: 1 row is replaced by others" in told
+    quiet = shown(loaders_view([{**LOADER, "storage": storage | {"retries": 0, "last_error": None}, "bad_rows": 0}]))
+    assert "storage 1,204 requests, 126 MB/s, 8 in flight\n" in quiet
+    assert "bad data" not in quiet
+    assert "served" not in quiet
+
+
+def test_probes_stand_below_their_groups_with_what_to_do() -> None:
+    """Within 80 columns, however long the advice."""
+    probes = [
+        {"group": "host", "name": "cores", "state": "ok", "found": "8 cores for 2 workers", "advice": ""},
+        {"group": "host", "name": "shared memory", "state": "warn", "found": "1.0 MiB free", "advice": "Give " * 30},
+        {"group": "mix/web", "name": "values", "state": "fail", "found": "7 do not fit", "advice": "Widen"},
+    ]
+    lines = shown(check_view({"probes": probes, "bound_bytes": 1 << 20, "first_batch_s": 0.5})).splitlines()
+    assert [line.rstrip() for line in lines[:3]] == [
+        "host",
+        "  ok    cores          8 cores for 2 workers",
+        "  warn  shared memory  1.0 MiB free",
+    ]
+    assert lines[-5].rstrip() == "mix/web"
+    assert lines[-1] == "memory at most 1.0 MiB; first batch after about 0.50 s"
+    assert max(map(len, lines)) <= 80
+
+
+def test_in_a_pipe_nothing_is_wrapped_or_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of 300 characters stays one, and a table's last column ends where its text does; COLUMNS is obeyed."""
+    table = Table(box=None)
+    table.add_column("a")
+    table.add_row("x" * 300)
+    table.add_row("short")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sys, "stdout", paper := io.StringIO())
+    open_console().print(table)
+    assert [line.strip() for line in paper.getvalue().splitlines()] == ["a", "x" * 300, "short"]
+    assert all(line == line.rstrip() for line in paper.getvalue().splitlines())
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", narrow := io.StringIO())
+    open_console().print("y" * 100)
+    assert max(map(len, narrow.getvalue().splitlines())) == 40
 
 
 @pytest.mark.parametrize("width", [80, 120, 1000])

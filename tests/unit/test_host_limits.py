@@ -65,5 +65,5 @@ def test_an_arena_that_no_limit_allows_is_refused_in_a_sentence():
     refuse_small_limits(HostLimits(address_bytes=1 << 30, file_bytes=100), arena_bytes=100)
     with pytest.raises(SharedMemoryError, match=r"ulimit -f.*Raise `ulimit -f`"):
         refuse_small_limits(HostLimits(file_bytes=99), arena_bytes=100)
-    with pytest.raises(SharedMemoryError, match=r"may map 1\.0 GiB \(ulimit -v\), and needs 1\.2 GiB"):
+    with pytest.raises(SharedMemoryError, match=r"may map 1\.0 GiB \(ulimit -v\), and needs 1\.3 GiB"):
         refuse_small_limits(HostLimits(address_bytes=1 << 30), arena_bytes=1 << 30)

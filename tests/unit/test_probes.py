@@ -85,12 +85,12 @@ def states(probes) -> dict[str, str]:
         ({"limits": HostLimits(tasks=18)}, "limits", "ok"),
         ({"limits": HostLimits(tasks=17)}, "limits", "warn"),
         ({"limits": HostLimits(file_bytes=(64 << 20) - 1)}, "limits", "fail"),
-        ({"limits": HostLimits(address_bytes=(320 << 20) - 1)}, "limits", "fail"),
-        ({"limits": HostLimits(address_bytes=320 << 20, file_bytes=64 << 20)}, "limits", "ok"),
+        ({"limits": HostLimits(address_bytes=(384 << 20) - 1)}, "limits", "fail"),
+        ({"limits": HostLimits(address_bytes=384 << 20, file_bytes=64 << 20)}, "limits", "ok"),
     ],
 )
 def test_hosts(change: dict, name: str, state: str) -> None:
-    """What is too small is told, and nothing else is: an arena of 64 MiB is a file, and is mapped beside 256 MiB."""
+    """What is too small is told, and nothing else is: an arena of 64 MiB is a file, and is mapped beside 320 MiB."""
     found = states(probe_host(replace(HOST, **change), threads=2, bound=BOUND, limit_bytes=4 << 30))
     probes = ("cores", "memory", "shared memory", "descriptors", "limits")
     assert found == dict.fromkeys(probes, "ok") | {name: state}

@@ -44,6 +44,7 @@ def test_every_figure_is_a_sample_of_its_loader() -> None:
         "workers": [{"id": 1, "rss_bytes": 80_000_000, "restarts": 2}],
         "sources": [{"name": "mix/web", "epoch": 3, "progress": None, "rows": 61_440}],
         "memory": {"bound_bytes": 400, "used_bytes": 300}, "arena": {"slots": 8, "free": 0}, "decode_s": 1234.5678,
+        "storage": {"requests": 90, "retries": 2, "received_bytes": 10**9, "in_flight": 4}, "bad_rows": 0,
     }  # fmt: skip
     found = samples_in(prometheus_text([loader]))
     own = ("loader", 'a "job"\\\n'), ("pid", "7")
@@ -54,6 +55,8 @@ def test_every_figure_is_a_sample_of_its_loader() -> None:
     assert found["o41td_worker_restarts_total", frozenset({*own, ("worker", "1")})] == 2
     assert found["o41td_source_epoch", frozenset({*own, ("source", "mix/web")})] == 3
     assert found["o41td_arena_free_slots", frozenset(own)] == 0
+    assert found["o41td_storage_received_bytes_total", frozenset(own)] == 1e9
+    assert found["o41td_bad_rows_total", frozenset(own)] == 0
     assert found["o41td_decode_seconds_total", frozenset(own)] == 1234.57
     assert not any(name == "o41td_source_epoch_ratio" for name, _ in found)
 
