@@ -75,18 +75,19 @@ def _print_file(console: Console, facts: Mapping[str, Any]) -> None:
         console.print(_columns_table(facts["columns"]))
     else:
         least, median, most = map(count_text, layout["row_group_rows"])
+        sizes = least if least == most else f"{least} to {most} (median {median})"
+        groups = counted_text(layout["row_groups"], "row group")
         console.print(
-            f"{counted_text(layout['rows'], 'row')} in {counted_text(layout['row_groups'], 'row group')} "
-            f"of {least} to {most} (median {median}), {bytes_text(facts['size_bytes'])}, by {layout['created_by']}",
-            soft_wrap=True,
+            f"{counted_text(layout['rows'], 'row')} in {groups} of {sizes}, {bytes_text(facts['size_bytes'])}"
         )
+        console.print(Text(f"written by {layout['created_by']}", style="dim"))
         console.print(_layout_table(layout["columns"], dict(facts["columns"])))
     for name, lists in facts["lists"].items():
         _print_lengths(console, name, lists, facts["sampled_rows"])
     for number, row in enumerate(facts["rows"]):
         console.print(Text(f"row {number}", style="dim"))
         for name, value in row.items():
-            console.print(Text(f"  {name}  {_shortened(value)}"), soft_wrap=True)
+            console.print(Text(f"  {name}  {_shortened(value)}"), no_wrap=True, overflow="ellipsis")
 
 
 def _columns_table(columns: Sequence[Sequence[str]]) -> Table:
@@ -100,7 +101,8 @@ def _columns_table(columns: Sequence[Sequence[str]]) -> Table:
 
 def _layout_table(columns: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("column", "type", "encodings", "codec"):
+    table.add_column("column", no_wrap=True)
+    for title in ("type", "encodings", "codec"):
         table.add_column(title, overflow="fold")
     for title in ("bytes", "of decoded"):
         table.add_column(title, justify="right", no_wrap=True)

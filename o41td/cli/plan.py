@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def differences_view(differences: Sequence[Sequence[Any]]) -> RenderableType:
     if not differences:
         return Text("the plans are the same")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("what differs", overflow="fold")
+    table.add_column("what differs", no_wrap=True)
     table.add_column("in the first", justify="right", overflow="fold")
     table.add_column("in the second", justify="right", overflow="fold")
     for path, old, new in differences:
@@ -129,7 +129,7 @@ def _difference_text(path: str, value: Any) -> Text:
     elif "bytes" in path or ".terms." in path:
         text = human_bytes(int(value))
     else:
-        text = count_text(value) if isinstance(value, int) and not path.endswith("seed") else f"{value:.4g}"
+        text = count_text(value) if value == int(value) else f"{value:.4g}"
         text = str(value) if path.endswith("seed") else text
     return Text(text if len(text) <= _MOST_DIFFERENCE_TEXT else f"{text[: _MOST_DIFFERENCE_TEXT - 1]}…")
 
@@ -140,7 +140,7 @@ def plan_view(record: Mapping[str, Any]) -> RenderableType:
     lanes = "1 lane" if record["lanes"] == 1 else f"{record['lanes']} lanes"
     parts: list[RenderableType] = [Text(f"{ranks}, {lanes}, seed {record['seed']}", style="dim"), Text("")]
     for stage in record["stages"]:
-        parts += [_stage_heading(stage), Padding(_sources_table(stage), (0, 0, 1, 2))]
+        parts += [*_stage_heading(stage), Padding(_sources_table(stage), (0, 0, 1, 2))]
     memory = record["memory"]
     allowed = f", of {human_bytes(memory['limit_bytes'])} allowed" if memory.get("limit_bytes") else ""
     parts.append(Text.assemble(("memory", "bold"), f"  at most {human_bytes(memory['bound_bytes'])}{allowed}"))
@@ -149,8 +149,8 @@ def plan_view(record: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _stage_heading(stage: Mapping[str, Any]) -> Text:
-    """A stage in a line: "mix  98,304 rows in 1,536 batches of 64, shuffled within 8,192"."""
+def _stage_heading(stage: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """A stage in a line, "mix  98,304 rows in 1,536 batches of 64, shuffled within 8,192", and more below it."""
     if stage["infinite"]:
         extent = f"{count_text(stage['rows'])} rows an epoch, endless, in batches of {stage['batch_size']}"
     else:
@@ -158,22 +158,26 @@ def _stage_heading(stage: Mapping[str, Any]) -> Text:
     heading = Text.assemble((stage["name"], "bold"), f"  {extent}")
     if stage["shuffle_buffer_rows"]:
         heading.append(f", shuffled within {count_text(stage['shuffle_buffer_rows'])}")
+    yield heading
+    for line in _stage_lines(stage):
+        yield Padding(line, (0, 0, 0, 2), expand=False)
+
+
+def _stage_lines(stage: Mapping[str, Any]) -> Iterator[Text]:
+    """What else there is to say of a stage."""
     if not stage["infinite"]:
         if stage["steps_per_rank"] != stage["batches"]:
-            heading.append(f"\n  {counted_text(stage['steps_per_rank'], 'batch', 'batches')} for each rank")
+            yield Text(f"{counted_text(stage['steps_per_rank'], 'batch', 'batches')} for each rank")
         if stage["excluded_batches"]:
-            heading.append(f"\n  {counted_text(stage['excluded_batches'], 'batch', 'batches')} excluded")
+            yield Text(f"{counted_text(stage['excluded_batches'], 'batch', 'batches')} excluded")
         if stage["dropped_rows_all_ranks"]:
-            heading.append(
-                f"\n  {counted_text(stage['dropped_rows_all_ranks'], 'row')} dropped at the end, over all ranks"
-            )
+            yield Text(f"{counted_text(stage['dropped_rows_all_ranks'], 'row')} dropped at the end, over all ranks")
     sources = stage["sources"]
     requests = sum(source["requests"] for source in sources)
     epoch = "an epoch" if stage["infinite"] else "in all"
-    heading.append(f"\n  {count_text(requests)} reads of columns and footers {epoch}", style="dim")
+    yield Text(f"{count_text(requests)} reads of columns and footers {epoch}", style="dim")
     if len(sources) > 1:
-        heading.append(f"; the mix is within {stage['mix_error_rows']:.1f} rows of the weights", style="dim")
-    return heading
+        yield Text(f"the mix is within {stage['mix_error_rows']:.1f} rows of the weights", style="dim")
 
 
 def _sources_table(stage: Mapping[str, Any]) -> Table:

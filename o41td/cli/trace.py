@@ -22,6 +22,7 @@ __all__ = ["TraceQuestion", "batch_view", "row_view", "show_trace"]
 _MOST_ROWS_SHOWN = 64
 _MOST_TEXT = 60
 _MOST_ITEMS = 12
+_SHORT_NAME = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +111,15 @@ def batch_view(record: Mapping[str, Any], columns: Sequence[str] = ()) -> Render
     if folder:
         parts.append(Text(f"shards in {folder}", style="dim", overflow="fold"))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("place", "row", "row group"):
+    for title in ("place", "row", "group"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("shard", overflow="fold")
+    names = max((len(row["shard"].removeprefix(folder)) for row in rows), default=0)
+    table.add_column("shard", overflow="fold", min_width=min(names, _SHORT_NAME))
     table.add_column("source", overflow="fold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        # A row is a line; but a list of texts, such as the documents of a sequence, has a line for each, read whole.
+        are_texts = any(_are_texts(row["values"][column]) for row in rows)
+        table.add_column(column, no_wrap=not are_texts, overflow="fold" if are_texts else "ellipsis")
     for row in rows[:_MOST_ROWS_SHOWN]:
         cells = [_value_text(row["values"][column]) for column in columns]
         place = (count_text(row["place"]), count_text(row["row"]), count_text(row["row_group"]))
@@ -184,16 +188,20 @@ def _common_folder(uris: Sequence[str]) -> str:
 
 
 def _value_text(value: Any) -> Text:
-    """A value in a cell: a long list by its first items and its length, texts one a line, long text cut."""
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+    """A value in a cell: a long list by its length and its first items, texts one a line, long text cut."""
+    if _are_texts(value):
         lines = [_shortened(item) for item in value[:_MOST_ITEMS]]
         more = len(value) - len(lines)
         return Text("\n".join([*lines, f"… and {count_text(more)} more"] if more else lines))
     if isinstance(value, list) and len(value) > _MOST_ITEMS:
         shown = json.dumps(value[:_MOST_ITEMS], ensure_ascii=False)
-        return Text(f"{shown[:-1]}, …] ({count_text(len(value))})")
+        return Text(f"({count_text(len(value))}) {shown[:-1]}, …]")
     shown = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     return Text(shown if len(shown) <= _MOST_TEXT else f"{shown[: _MOST_TEXT - 1]}…")
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
 
 def _shortened(text: str) -> str:

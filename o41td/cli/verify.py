@@ -71,7 +71,8 @@ def comparison_view(record: Mapping[str, Any]) -> RenderableType:
     if not record["differences"]:
         return Group(*parts)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("what differs", "in the first", "in the second"):
+    table.add_column("what differs", no_wrap=True)
+    for title in ("in the first", "in the second"):
         table.add_column(title, overflow="fold")
     for path, old, new in record["differences"]:
         table.add_row(Text(path), _shown(old), _shown(new))
