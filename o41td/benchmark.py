@@ -35,7 +35,7 @@ _ROUNDS = 2
 _WORTH_IT = 1.1
 _AS_GOOD = 0.95
 _ABOUT_WORKERS = ("decoding", "storage", "gathering", "balanced", "loop")
-_RECENT = ("blocks_decoded", "blocks_evicted", "fetch_s", "decode_s", "project_s")
+_RECENT = ("blocks_decoded", "blocks_evicted", "core_wait_s", "fetch_s", "decode_s", "project_s")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -262,11 +262,12 @@ def _judged(own: _Run, compared: Sequence[Mapping[str, Any]]) -> Verdict:
 def workers_advice(threads: int, compared: Sequence[Mapping[str, Any]]) -> str:
     """Returns what the comparison says of the number of workers, "" where there was none."""
     rates = {each["threads"]: each["rows_per_s"] for each in compared if not each["refused"]}
+    runs = {each["threads"]: each["rows_per_s_of_runs"] for each in compared}
     own = rates.get(threads)
     if own is None or len(rates) < 2:
         return ""
     more, one = rates.get(threads + 1, 0.0) / own, rates.get(1, 0.0) / own
-    if more >= _WORTH_IT:
+    if more >= _WORTH_IT and min(runs[threads + 1]) > max(runs[threads]):
         return f"Set threads to {threads + 1}: that gave {percent_text(more - 1)} more rows a second here"
     if threads > 1 and one >= _AS_GOOD:
         return f"Set threads to 1: one worker gave {percent_text(one)} of what {threads} did here"

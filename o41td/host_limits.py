@@ -16,7 +16,15 @@ from pathlib import Path, PurePosixPath
 from o41td.errors import SharedMemoryError
 from o41td.sizes import human_bytes
 
-__all__ = ["HostLimits", "cores_of_quota", "host_limits", "limit_that_stops", "refuse_small_limits", "usable_cores"]
+__all__ = [
+    "HostLimits",
+    "core_wait_s",
+    "cores_of_quota",
+    "host_limits",
+    "limit_that_stops",
+    "refuse_small_limits",
+    "usable_cores",
+]
 
 LEAST_PROCESS_BYTES = 320 << 20
 """Address space that an interpreter with pyarrow takes at least, beside the arena."""
@@ -84,6 +92,20 @@ def usable_cores(root: str = "/") -> int:
         quotas.append(cores_of_quota(*quota, *period))
     given = len(os.sched_getaffinity(0))
     return min([given, *(quota for quota in quotas if quota)])
+
+
+def core_wait_s(pid: int, root: str = "/") -> float | None:
+    """How long a process's main thread has been ready to run and waited for a core, in seconds since its start.
+
+    Args:
+        pid: The process.
+        root: The folder that holds `proc`.
+
+    Returns:
+        The second number of `/proc/PID/schedstat` (the kernel's scheduler/sched-stats.rst); None where it is not told.
+    """
+    words = _words(Path(root) / f"proc/{pid}/schedstat")
+    return int(words[1]) / 1e9 if len(words) > 1 and words[1].isdigit() else None
 
 
 def cores_of_quota(*words: str) -> int | None:

@@ -6,7 +6,8 @@ narrowest sets the pace, and shows by what the others do:
 | the loop waits | workers are busy | then |
 |---|---|---|
 | hardly | | the loop is the limit |
-| much | much | decoding; storage, where they mostly fetch; a source, where one takes most of their time for few bytes |
+| much | much | decoding; storage, where they mostly fetch; the cores, where they wait for one |
+| | | a source, where one takes most of their time for few bytes |
 | much | little, and no slot is free, or blocks are decoded again | the arena is too small |
 | much | little | the loop takes batches as fast as they can be put together |
 
@@ -27,6 +28,7 @@ _HARDLY_WAITS = 0.05
 _WAITS_MUCH = 0.2
 _BUSY = 0.7
 _MOSTLY_FETCHING = 0.5
+_MOSTLY_QUEUEING = 0.4
 _DECODED_AGAIN = 0.1
 _SLOW_SOURCE_WORK = 0.5
 _SLOW_SOURCE_RATIO = 3.0
@@ -39,8 +41,8 @@ class Verdict:
     """What holds a stream back.
 
     Attributes:
-        limit: One word of it: "opening", "idle", "starting", "ended", "loop", "still", "decoding", "storage", "source",
-            "memory", "gathering", "balanced" or "silent".
+        limit: One word of it: "opening", "idle", "starting", "ended", "loop", "still", "decoding", "storage", "cores",
+            "source", "memory", "gathering", "balanced" or "silent".
         text: The same in words.
         evidence: The figures that say so, each a phrase.
         advice: What to change, "" for nothing.
@@ -150,6 +152,14 @@ def _working(loader: Mapping[str, Any], evidence: tuple[str, ...]) -> Verdict:
     recent, workers = loader["recent"], loader["workers"]
     work_s = sum(recent[name] for name in ("fetch_s", "decode_s", "project_s"))
     fetching = recent["fetch_s"] / work_s if work_s else 0.0
+    queueing = recent["core_wait_s"] / work_s if work_s else 0.0
+    if queueing >= _MOSTLY_QUEUEING:
+        return Verdict(
+            limit="cores",
+            text="this host's cores are the limit: workers wait for one",
+            evidence=(*evidence, f"{percent_text(queueing)} of their work is waiting for a core"),
+            advice=f"Lower threads, end what else runs on these {loader['cores']} cores, or take a larger host",
+        )
     slow = _slow_source(loader)
     if slow is not None:
         name, part, ratio = slow

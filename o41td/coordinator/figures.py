@@ -17,7 +17,7 @@ from o41td.coordinator.state import LoaderState
 from o41td.coordinator.worker_pool import PooledWorker
 from o41td.curriculum import source_progress
 from o41td.exclusions import Exclusions
-from o41td.host_limits import usable_cores
+from o41td.host_limits import core_wait_s, usable_cores
 from o41td.host_memory import own_bytes
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
@@ -85,7 +85,8 @@ class LoaderFigures:
         """Nothing yet."""
         self.cache_failure = ""
         self._cache = dict.fromkeys(_OF_CACHE, 0)
-        self._counts: dict[str, float] = dict.fromkeys((*_WORK, *_WORK_CPU, "decoded_bytes"), 0.0)
+        self._counts: dict[str, float] = dict.fromkeys((*_WORK, *_WORK_CPU, "core_wait_s", "decoded_bytes"), 0.0)
+        self._core_waits: dict[int, float] = {}  # by process
         self._recent = RecentCounts(window_s=_WINDOW_S, every_s=_LOOK_S)
         self._ranks: dict[int, _RankFigures] = {}
         self._seen: dict[int, tuple[StageOrder, int]] = {}  # each stage visited, and its position when it was left
@@ -172,11 +173,20 @@ class LoaderFigures:
             name = f"{what} of source {stage}/{source}"
             self._counts[name] = self._counts.get(name, 0.0) + count
 
-    def note_time(self, state: LoaderState) -> None:
+    def note_time(self, state: LoaderState, workers: Iterable[PooledWorker]) -> None:
         """Time has passed: looks at the counters if it is time for that."""
         now_s = time.monotonic()
         if self._since_s and self._recent.is_due(now_s):
+            self._note_core_waits(workers)
             self._recent.look(now_s, self._all_counts(state))
+
+    def _note_core_waits(self, workers: Iterable[PooledWorker]) -> None:
+        """Adds what workers have waited for a core since they were last asked; a new process begins at 0."""
+        for worker in workers:
+            pid = worker.process.pid
+            waited_s = core_wait_s(pid) or 0.0
+            self._counts["core_wait_s"] += max(0.0, waited_s - self._core_waits.get(pid, 0.0))
+            self._core_waits[pid] = waited_s
 
     def _all_counts(self, state: LoaderState) -> dict[str, float]:
         return {**self._counts, "blocks_decoded": state.blocks_decoded, "blocks_evicted": state.blocks_evicted}
@@ -205,8 +215,9 @@ class LoaderFigures:
         now_s = time.monotonic()
         workers = list(workers)
         own = [os.getpid(), *(worker.process.pid for worker in workers)]
+        self._note_core_waits(workers)
         elapsed_s, growth = self._recent.growth(now_s, self._all_counts(state))
-        recent = ("decoded_bytes", "blocks_decoded", "blocks_evicted", *_WORK)
+        recent = ("decoded_bytes", "blocks_decoded", "blocks_evicted", "core_wait_s", *_WORK)
         every = [source for stage in sources for source in stage]
         return {
             "format": FIGURES_FORMAT,
@@ -252,7 +263,7 @@ class LoaderFigures:
             "decoded_rows": sum(
                 int(count) for name, count in self._counts.items() if name.startswith("rows of source")
             ),
-            **{work: self._counts[work] for work in (*_WORK, *_WORK_CPU)},
+            **{work: self._counts[work] for work in (*_WORK, *_WORK_CPU, "core_wait_s")},
         }
 
     def _rank(

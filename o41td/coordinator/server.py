@@ -379,7 +379,7 @@ class LoaderServer:
             self._ticked_s = now_s
             self._crew.look()
             if self._state is not None:
-                self._figures.note_time(self._state)
+                self._figures.note_time(self._state, self._crew.workers)
         if self._state is not None and (is_tick or self._state.has_more_to_plan):
             self._handle(TimePassed(now_s))
 

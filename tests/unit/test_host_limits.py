@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from o41td import SharedMemoryError
-from o41td.host_limits import HostLimits, cores_of_quota, host_limits, refuse_small_limits, usable_cores
+from o41td.host_limits import HostLimits, core_wait_s, cores_of_quota, host_limits, refuse_small_limits, usable_cores
 
 
 def root_of(folder: Path, cgroup: str, files: Mapping[str, str] | None = None) -> str:
@@ -58,6 +58,15 @@ def test_processes_that_may_still_be_begun(tmp_path):
     left = root_of(tmp_path / "2", "0::/job\n", files)
     assert host_limits(left).tasks == 7
     assert host_limits(root_of(tmp_path / "0", "")).tasks is None
+
+
+def test_the_wait_for_a_core(tmp_path):
+    """The second of three numbers, in nanoseconds; None where the kernel tells none or the process is gone."""
+    root = root_of(tmp_path, "")
+    (tmp_path / "proc/7").mkdir()
+    (tmp_path / "proc/7/schedstat").write_text("8000000000 2500000000 4711\n")
+    assert core_wait_s(7, root) == 2.5
+    assert core_wait_s(8, root) is None
 
 
 def test_an_arena_that_no_limit_allows_is_refused_in_a_sentence():

@@ -10,7 +10,15 @@ from o41td.verdict import verdict_of
 
 
 def figures(
-    *, wait: float, busy: float, fetch: float = 0.1, free: int = 4, evicted: int = 0, ready: int = 0, **keys: Any
+    *,
+    wait: float,
+    busy: float,
+    fetch: float = 0.1,
+    queue: float = 0.0,
+    free: int = 4,
+    evicted: int = 0,
+    ready: int = 0,
+    **keys: Any,
 ) -> dict[str, Any]:
     """A loader of two workers on eight cores: the loop waits `wait`, workers are `busy`, `fetch` of it fetching."""
     rank = {
@@ -28,7 +36,7 @@ def figures(
         "arena": {"slots": 12, "free": free},
         "recent": {
             "fetch_s": 10 * fetch, "decode_s": 9 * (1 - fetch), "project_s": 1 - fetch, "decoded_bytes": 4e8,
-            "blocks_decoded": 50, "blocks_evicted": evicted,
+            "blocks_decoded": 50, "blocks_evicted": evicted, "core_wait_s": 10 * queue,
         },
     }  # fmt: skip
     return loader | keys
@@ -46,6 +54,13 @@ def figures(
             "storage",
             ["80 % of their work is fetching"],
             "threads or lookahead",
+        ),
+        (figures(wait=0.9, busy=0.95, queue=0.39), "decoding", ["busy 95 %"], "8 cores"),
+        (
+            figures(wait=0.9, busy=0.95, queue=0.41, cores=2),
+            "cores",
+            ["41 % of their work is waiting"],
+            "these 2 cores",
         ),
         (figures(wait=0.6, busy=0.3, free=0), "memory", ["none of 12 slots"], "memory_limit_bytes"),
         (figures(wait=0.6, busy=0.9, evicted=20), "memory", ["20 of 50 blocks"], "buffer_rows"),
