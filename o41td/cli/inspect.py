@@ -170,8 +170,13 @@ def _draw(files: Sequence[Mapping[str, Any]], path: Path) -> None:
             xlabel=f"length of {name}",
             ylabel="rows",
         )
+        axes.xaxis.set_major_formatter(lambda length, _place: count_text(length))
+        axes.yaxis.set_major_formatter(lambda rows, _place: count_text(rows))
+        axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(source, loc="left")
         if lists["length"] is not None:
             axes.axvline(lists["length"], color="#D55E00")
+            label = f" length {count_text(lists['length'])}"
+            axes.text(lists["length"], 0.97, label, color="#D55E00", va="top", transform=axes.get_xaxis_transform())
             axes.set_title(_fit_text(lists), loc="right")
     figure.savefig(path, dpi=150)
