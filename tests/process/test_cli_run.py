@@ -14,7 +14,7 @@ import pytest
 
 import o41td as o41td_package
 import shard_writer
-from command_line import DEADLINE_S, command, o41td, o41td_on_a_terminal, toml_config
+from command_line import DEADLINE_S, command, o41td, o41td_in_a_process, o41td_on_a_terminal, toml_config
 from loader_processes import wait_until
 from o41td.runtime import list_loaders
 
@@ -50,8 +50,8 @@ def curriculum(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def straight(curriculum: Path) -> dict[str, Any]:
-    """What `run --json` says of the curriculum, streamed in one go with one worker."""
-    done = o41td("run", curriculum, "--json")
+    """What `run --json` says of the curriculum, streamed in one go with one worker, in a process of its own."""
+    done = o41td_in_a_process("run", curriculum, "--json")
     assert (done.code, done.err) == (0, "")
     return last_line_of(done.out)
 

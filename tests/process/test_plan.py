@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 import shard_writer
-from command_line import o41td, toml_config
+from command_line import o41td, o41td_in_a_process, toml_config
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_the_curriculum_is_drawn(folder, tmp_path):
     """A PNG of the whole curriculum; the plan is printed as ever."""
     pytest.importorskip("matplotlib")
     picture = tmp_path / "out.png"
-    done = o41td("plan", curriculum(folder, "a.toml"), "--plot", picture)
+    done = o41td_in_a_process("plan", curriculum(folder, "a.toml"), "--plot", picture)
     assert (done.code, done.err) == (0, "")
     assert f"drawn in {picture}" in done.out.replace("\n", "")
     data = picture.read_bytes()
@@ -86,13 +87,12 @@ def test_the_curriculum_is_drawn(folder, tmp_path):
     assert (width, height) == (1500, 630)
 
 
-def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_read(folder, tmp_path):
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_read(folder, tmp_path, monkeypatch):
     """No matplotlib, no such kind, no such folder: one line, exit 2."""
     config = curriculum(folder, "a.toml")
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text("import sys; sys.modules['matplotlib'] = None\n")
-    done = o41td("plan", config, "--plot", tmp_path / "out.png", env={"PYTHONPATH": str(hidden)})
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)  # as Python has it, no such package
+        done = o41td("plan", config, "--plot", tmp_path / "out.png")
     assert (done.code, done.out) == (2, "")
     assert "pip install 'o41td[plot]'" in done.err
     pytest.importorskip("matplotlib")

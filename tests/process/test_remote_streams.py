@@ -12,7 +12,7 @@ import pytest
 
 import faulty_proxy as faults
 import stream_reference as ref
-from command_line import o41td
+from command_line import o41td_in_a_process
 from o41td import (
     ChangedDataError,
     FileSource,
@@ -226,7 +226,9 @@ def test_the_command_line_reaches_stores_and_reads_no_environment(bucket, write_
         "FSSPEC_S3": '{"endpoint_url": "http://127.0.0.1:9"}',
         "HTTP_PROXY": "http://127.0.0.1:9",
     }
-    done = o41td("run", tmp_path / "c.json", "--storage", tmp_path / "storage.toml", "--json", env=elsewhere)
+    done = o41td_in_a_process(
+        "run", tmp_path / "c.json", "--storage", tmp_path / "storage.toml", "--json", env=elsewhere
+    )
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out.splitlines()[-1])["rows"] == 60
     keys = {asked.headers["Authorization"].partition("Credential=")[2].partition("/")[0] for asked in bucket.proxy.log}

@@ -1,17 +1,24 @@
-"""The command line as a user starts it: a process of its own, with what it says and how it ends."""
+"""The command line as a user starts it, with what it says and how it ends: in this process, or in one of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+import pytest
+
+from o41td.cli import main
 
 DEADLINE_S = 60.0
 
@@ -31,15 +38,59 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def o41td(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Finished:
-    """Run `o41td` with pipes for output, as a script would.
+    """Run `o41td` in this process, its standard streams files, as a script's would be: all but a second's start.
+
+    Standard error is that of the loader's processes too.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with _standard_streams(out, err), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["o41td", *map(str, arguments)])
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            if cwd:
+                patch.chdir(cwd)
+            try:
+                main()
+            except SystemExit as left:
+                code = left.code
+        assert isinstance(code, int)
+        return Finished(code, _text_of(out), _text_of(err))
+
+
+def o41td_in_a_process(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Finished:
+    """Run `o41td` in a process of its own, with pipes for output.
 
     Blocks: until it ends, 60 s at most.
     """
     done = subprocess.run(
-        command(*arguments), cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True,
+        command(*arguments), env={**os.environ, **(env or {})}, capture_output=True, text=True,
         stdin=subprocess.DEVNULL, timeout=DEADLINE_S,
     )  # fmt: skip
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@contextlib.contextmanager
+def _standard_streams(out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
+    """Lead descriptors 0 to 2 to /dev/null and these files, and `sys.stdout` and `sys.stderr` to the descriptors."""
+    with contextlib.ExitStack() as stack:
+        nothing = stack.enter_context(open(os.devnull, "rb"))
+        for number, file in enumerate((nothing, out, err)):
+            stack.callback(_put_back, os.dup(number), number)
+            os.dup2(file.fileno(), number)
+        for number, redirect in ((1, contextlib.redirect_stdout), (2, contextlib.redirect_stderr)):
+            text = stack.enter_context(open(number, "w", encoding="utf-8", closefd=False))
+            stack.enter_context(redirect(text))
+        yield
+
+
+def _put_back(kept: int, number: int) -> None:
+    os.dup2(kept, number)
+    os.close(kept)
+
+
+def _text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 def o41td_on_a_terminal(*arguments: str | Path, columns: int = 80, env: Mapping[str, str] | None = None) -> Finished:
