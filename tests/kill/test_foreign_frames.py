@@ -33,14 +33,21 @@ def _frame(message: Message) -> str:
 
 
 TEXT = "write:" + b"Warning: something printed this".hex()
-FOREIGN = {
-    "a length of 4 GiB": ("start", "write:ffffffff"),
-    "a footer that it was not asked for": ("start", _frame(FooterFailed(99, ERROR))),
-    "text": ("shard", TEXT),
-    "no message of a worker": ("shard", _frame(StatsRequest(1))),
-    "a block that it was not given": ("shard", _frame(BlockDecoded(700, 1, 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, [], []))),
-    "a failure of a block that it was not given": ("shard", _frame(BlockFailed(-1, [bytes(8)], [ERROR]))),
-    "a piece that there is not": ("shard", _frame(PieceBegun(0, 900))),
+AT_START = {
+    "a length of 4 GiB": "write:ffffffff",
+    "a footer that it was not asked for": _frame(FooterFailed(99, ERROR)),
+}
+AT_A_SHARD = {
+    "text": TEXT,
+    "no message of a worker": _frame(StatsRequest(1)),
+    "a block that it was not given": _frame(BlockDecoded(700, 1, 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, [], [])),
+    "a failure of a block that it was not given": _frame(BlockFailed(-1, [bytes(8)], [ERROR])),
+    "a piece that there is not": _frame(PieceBegun(0, 900)),
+}
+OF_A_COORDINATOR = {
+    "text": TEXT,
+    "batches without their rows": _frame(BatchesReady(1, 0, [0], [1], [0], [False], b"")),
+    "another's message": _frame(StatsRequest(1)),
 }
 
 
@@ -50,19 +57,39 @@ def config(write_shards):
     return stream_config(stage_of(write_shards([40] * 6), batch_size=10, buffer_rows=50), threads=2, block_rows=16)
 
 
-@pytest.mark.parametrize(("moment", "words"), FOREIGN.values(), ids=FOREIGN.keys())
-def test_a_worker_that_says_what_it_should_not_is_replaced(config, faulty_host, caplog, moment, words):
-    """At its start, or while it looks at a shard: the log says what it did, and the batches are right."""
+def _restarts_of_workers(stream) -> int:
+    return sum(worker["restarts"] for worker in stream.stats()["workers"])
+
+
+@pytest.mark.parametrize("words", AT_START.values(), ids=AT_START.keys())
+def test_a_worker_that_says_at_its_start_what_it_should_not_is_replaced(config, faulty_host, caplog, words):
+    """The log says what it did, and the batches are right."""
     caplog.set_level(logging.INFO, "o41td")
-    if moment == "shard":
-        moment = Path(config.stages[0].sources[0].files[3]).name
-    faulty_host.order(moment, words, times=1)
+    faulty_host.order("start", words, times=1)
     with open_batch_stream(config) as stream:
         Reference(config).check_rest(stream, position=0)
-        assert faulty_host.times_done(moment) >= 1
-        wait_until(lambda: sum(worker["restarts"] for worker in stream.stats()["workers"]) == 1, "no replacement")
+        assert faulty_host.times_done("start") >= 1
+        wait_until(lambda: _restarts_of_workers(stream) == 1, "no replacement")
         assert stream.stats()["coordinator_restarts"] == 0
     assert " is replaced: it sent " in caplog.text
+
+
+def test_a_worker_that_says_at_a_shard_what_it_should_not_is_replaced(config, faulty_host, caplog, open_stream):
+    """Whatever it says, one after the other in one stream: the log says what it did, and the batches are right."""
+    caplog.set_level(logging.INFO, "o41td")
+    reference = Reference(config)
+    stream = open_stream(config)
+    reference.check_rest(stream, position=0)
+    shard = Path(config.stages[0].sources[0].files[3]).name
+    for number, (what, words) in enumerate(AT_A_SHARD.items(), start=1):
+        print(what)
+        faulty_host.order(shard, words, times=1)
+        stream.seek(0)
+        reference.check_rest(stream, position=0)
+        assert faulty_host.times_done(shard) >= 1
+        wait_until(lambda number=number: _restarts_of_workers(stream) == number, "no replacement")
+        assert stream.stats()["coordinator_restarts"] == 0
+        wait_until(lambda number=number: caplog.text.count(" is replaced: it sent ") == number, "the log says nothing")
 
 
 def test_a_coordinator_that_prints_to_its_socket_while_opening_is_an_error_at_once(config, faulty_host):
@@ -74,15 +101,15 @@ def test_a_coordinator_that_prints_to_its_socket_while_opening_is_an_error_at_on
     assert time.monotonic() - begun < 20
 
 
-@pytest.mark.parametrize(
-    "words", [TEXT, _frame(BatchesReady(1, 0, [0], [1], [0], [False], b"")), _frame(StatsRequest(1))]
-)
-def test_a_coordinator_that_does_so_later_is_replaced(config, faulty_host, words):
+def test_a_coordinator_that_does_so_later_is_replaced(config, faulty_host, open_stream):
     """A frame that is none, batches without their rows, another's message: a new one goes on with the same bytes."""
     reference = Reference(config)
-    with open_batch_stream(config) as stream:
+    stream = open_stream(config)
+    for number, (what, words) in enumerate(OF_A_COORDINATOR.items(), start=1):
+        print(what)
+        stream.seek(0)
         reference.check(stream.next(), number=0)
         faulty_host.order("getuid", words, times=1, module="o41td.coordinator")
         list_loaders()  # it looks at who asks, and that is when it happens
         reference.check_rest(stream, position=1)
-        wait_until(lambda: stream.stats()["coordinator_restarts"] == 1, "no replacement")
+        wait_until(lambda number=number: stream.stats()["coordinator_restarts"] == number, "no replacement")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from command_line import o41td
+from command_line import o41td, o41td_in_a_process
 from o41td import CorruptDataError, DatasetWriter
 from o41td.writing.inspecting import inspect_target
 
@@ -52,7 +52,7 @@ def test_a_config_on_the_command_line(manifest_uri, tmp_path):
     assert (lists["least"], lists["median"], lists["most"]) == (0, 4, 10)
     assert round(lists["padding"], 9) == 0.3  # 6 of 20
     assert round(lists["cut"], 9) == 0.3  # 6 of 20
-    shown = o41td("inspect", path, "--plot", picture)
+    shown = o41td_in_a_process("inspect", path, "--plot", picture)
     assert shown.code == 0, shown.err
     assert "30.0 % padding, 30.0 % of values cut" in shown.out
     assert f"drawnin{picture}" in "".join(shown.out.split())

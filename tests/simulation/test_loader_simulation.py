@@ -1,6 +1,7 @@
-"""Thousands of loaders' lives, each from a seed.
+"""Hundreds or thousands of loaders' lives, each from a seed.
 
-`O41TD_SIMULATION_SEED=123 pytest tests/simulation` runs one again, `O41TD_SIMULATION_RUNS=100000` runs more.
+`O41TD_SIMULATION_SEED=123 pytest tests/simulation` runs one again, `O41TD_SIMULATION_RUNS=2000` runs that many: some
+twenty seconds. Without either it is every seventh of those, which meets all of their cases.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import pytest
 from loader_simulation import Simulation, SimulationFailed
 from simulation_shrinking import shortest_failure
 
-RUNS = int(os.environ.get("O41TD_SIMULATION_RUNS", "2000"))
-FIRST = os.environ.get("O41TD_SIMULATION_SEED")
-SEEDS = range(int(FIRST), int(FIRST) + 1) if FIRST else range(RUNS)
+RUNS = os.environ.get("O41TD_SIMULATION_RUNS")
+ONE = os.environ.get("O41TD_SIMULATION_SEED")
+SEEDS = [int(ONE)] if ONE else range(int(RUNS)) if RUNS else range(0, 2000, 7)
 PARTS = min(10, len(SEEDS))
 
 
