@@ -6,6 +6,7 @@ it left behind: no process, thread, descriptor or name in /dev/shm may outlive i
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if kind in KINDS:
             item.add_marker(getattr(pytest.mark, kind))
+
+
+def pytest_collection_finish() -> None:
+    """Set apart what imports and collecting have made: garbage is looked for behind each test of processes."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -41,17 +41,40 @@ def shared_memory_names() -> set[str]:
     return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith(("psm_", "o41td"))}
 
 
-def processes_of(mark: str) -> list[psutil.Process]:
-    """Every living or zombie descendant, and every process elsewhere that carries `mark` in its environment."""
-    me = psutil.Process()
-    found = {process.pid: process for process in me.children(recursive=True)}
-    for process in psutil.process_iter():
-        if process.pid in found or process.pid == me.pid:
-            continue
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark:
-                found[process.pid] = process
-    return list(found.values())
+def all_pids() -> set[int]:
+    """The pids of this host."""
+    return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
+
+
+def descendants_of(pid: int) -> set[int]:
+    """The pids of a process's living and zombie descendants; psutil would read the whole host for them."""
+    found: set[int] = set()
+    ahead = [pid]
+    while ahead:
+        with contextlib.suppress(OSError):  # it is gone, and its children are another's
+            parent = ahead.pop()
+            for task in os.listdir(f"/proc/{parent}/task"):
+                children = set(map(int, Path(f"/proc/{parent}/task/{task}/children").read_text().split()))
+                ahead += children - found
+                found |= children
+    return found
+
+
+def processes_of(mark: str, *, known: frozenset[int] = frozenset()) -> list[psutil.Process]:
+    """Every living or zombie descendant, and every process elsewhere that carries `mark` in its environment.
+
+    Of elsewhere, `known` pids are not looked at.
+    """
+    found = descendants_of(os.getpid())
+    for pid in all_pids() - known - found - {os.getpid()}:
+        with contextlib.suppress(OSError):
+            if f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.add(pid)
+    processes = []
+    for pid in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(pid))
+    return processes
 
 
 def describe(process: psutil.Process) -> str:
@@ -77,7 +100,7 @@ class Surroundings:
         """Note what is there."""
         return cls(
             mark=mark,
-            pids=frozenset(process.pid for process in processes_of(mark)),
+            pids=frozenset(all_pids()),
             threads=frozenset(id(thread) for thread in threading.enumerate()),
             descriptors=descriptors(),
             names=frozenset(shared_memory_names()),
@@ -101,7 +124,7 @@ class Surroundings:
         return lines
 
     def _new_processes(self) -> list[psutil.Process]:
-        return [process for process in processes_of(self.mark) if process.pid not in self.pids]
+        return [process for process in processes_of(self.mark, known=self.pids) if process.pid not in self.pids]
 
     def _new_threads(self) -> list[threading.Thread]:
         return [thread for thread in threading.enumerate() if id(thread) not in self.threads]

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from leaks import descendants_of
+
 T = TypeVar("T")
 DEADLINE_S = 20.0
 
@@ -37,11 +39,11 @@ def wait_until(look: Callable[[], T], what: str, *, deadline_s: float = DEADLINE
 def children_running(module: str, *, of: int | None = None) -> list[psutil.Process]:
     """Living descendants of a process (this one by default) that run `python -m module`."""
     found = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(of).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if module in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+    for pid in descendants_of(of or os.getpid()):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if module in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
 
 

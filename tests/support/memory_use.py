@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from leaks import descendants_of
 from o41td.host_memory import own_bytes
 
 ROLES = ("trainer", "coordinator", "workers")
@@ -23,13 +24,8 @@ _PAUSE_S = 0.01
 def loader_pids() -> dict[int, str]:
     """The roles of this process's living descendants that belong to a loader, by pid."""
     found: dict[int, str] = {}
-    ahead = [os.getpid()]
-    while ahead:
-        pid = ahead.pop()
-        with contextlib.suppress(OSError):  # it is gone, and its children are another's
-            for task in os.listdir(f"/proc/{pid}/task"):
-                children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
-                ahead.extend(map(int, children))
+    for pid in descendants_of(os.getpid()):
+        with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             role = next((word.removeprefix("o41td.") for word in words if word.startswith("o41td.")), "")
             if role in ROLES:
