@@ -33,6 +33,7 @@ class Outcome(Enum):
     LATE = "(1)"
     HARMLESS = "(2)"
     OURS = "(3)"
+    ALIKE = "(4)"
 
 
 NOTES = {
@@ -43,6 +44,10 @@ NOTES = {
     Outcome.LATE: "not run: a start may take 60 s, so a stopped one is killed and replaced, or refused, after 60 s",
     Outcome.HARMLESS: "continued with SIGCONT, it takes the rest of its batches: same bytes, no process replaced",
     Outcome.OURS: "not run: only our code runs where a batch is gathered, and it does not leave or raise there",
+    Outcome.ALIKE: (
+        "not run: it is SIGKILL there but for the exit code, which is looked up by the same code whatever the moment, "
+        "and run in another column"
+    ),
 }
 
 _USUAL = {
@@ -60,8 +65,20 @@ _UNUSUAL = {
 }
 
 
+#  Ways to be gone at once that differ in the exit code alone, and the phases in which SIGKILL stands for them: another
+#  worker costs a fork, another coordinator or trainer a loader.
+_GONE_AT_ONCE = ("SIGSEGV", "exit 0", "exit 1")
+_ALIKE_IN = {
+    "worker": (),
+    "coordinator": ("fetching", "slot committed", "idle", "stopping"),
+    "trainer": ("starting", "slot begun", "slot committed", "idle", "stopping"),
+}
+
+
 def outcome_of(role: str, phase: str, act: str) -> Outcome:
     """What has to come of one cell."""
+    if act in _GONE_AT_ONCE and phase in _ALIKE_IN[role]:
+        return Outcome.ALIKE
     if (role, phase, act) in _UNUSUAL:
         return _UNUSUAL[role, phase, act]
     if role == "trainer":
@@ -73,7 +90,7 @@ def cells(role: str, phase: str) -> Iterator[tuple[str, Outcome]]:
     """Yield (act, outcome) of the cells that are run."""
     for act in ACTS:
         outcome = outcome_of(role, phase, act)
-        if outcome not in (Outcome.LATE, Outcome.OURS):
+        if outcome not in (Outcome.LATE, Outcome.OURS, Outcome.ALIKE):
             yield act, outcome
 
 
