@@ -13,6 +13,7 @@ from types import FrameType
 
 import pytest
 
+from loader_processes import DEADLINE_S
 from stream_reference import ids_of, stage_of, stream_config
 
 _READS_ON = """
@@ -109,18 +110,18 @@ def test_ten_ctrl_c_to_the_whole_group_are_one_interrupt_each(config_file):
     """M8: each is one KeyboardInterrupt in the trainer; checkpoint and the next batch are right; stderr stays empty."""
     with _started(_READS_ON, config_file) as process:
         for _ in range(10):
-            assert process.stdout.readline() == "ready\n", process.communicate(timeout=20)
+            assert process.stdout.readline() == "ready\n", process.communicate(timeout=DEADLINE_S)
             os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=DEADLINE_S)
         assert (err, process.returncode, out) == ("", 0, "done\n")
 
 
 def test_an_uncaught_ctrl_c_is_one_short_traceback_and_the_end(config_file):
     """M8: the script ends as by SIGINT, its own traceback on stderr, and none of any other process."""
     with _started(_IS_ENDED, config_file) as process:
-        assert process.stdout.readline() == "ready\n", process.communicate(timeout=20)
+        assert process.stdout.readline() == "ready\n", process.communicate(timeout=DEADLINE_S)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == -signal.SIGINT
     assert err.count("Traceback") == err.count("KeyboardInterrupt") == 1
 
@@ -128,7 +129,7 @@ def test_an_uncaught_ctrl_c_is_one_short_traceback_and_the_end(config_file):
 def test_ctrl_c_while_opening_leaves_nothing_behind(config_file):
     """Interrupts 1 ms to half a second after the call: each ends it, no process stays, and the next open works."""
     with _started(_OPENS, config_file) as process:
-        out, err = process.communicate(timeout=40)
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out, err) == (0, "4\n", "")
 
 
@@ -153,10 +154,10 @@ def test_the_signals_of_a_scheduler_reach_the_trainer_alone(config_file):
         "print('done', flush=True)\n"
     )
     with _started(script, config_file) as process:
-        assert process.stdout.readline() == "ready\n", process.communicate(timeout=20)
+        assert process.stdout.readline() == "ready\n", process.communicate(timeout=DEADLINE_S)
         for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
             os.killpg(process.pid, getattr(signal, name))
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert (err, process.returncode, out) == ("", 0, "done\n")
 
 

@@ -22,7 +22,7 @@ import psutil
 T = TypeVar("T")
 
 MARK = "O41TD_TEST_MARK"
-DEADLINE_S = 5.0
+DEADLINE_S = 10.0
 #  Opened once in a process and kept for its life by libraries, not by a test.
 _LASTING_TARGETS = ("/dev/urandom", "/dev/null", "/sys/", "/proc/")
 

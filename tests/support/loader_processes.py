@@ -17,7 +17,7 @@ import psutil
 from leaks import descendants_of
 
 T = TypeVar("T")
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def wait_until(look: Callable[[], T], what: str, *, deadline_s: float = DEADLINE_S) -> T:
@@ -66,8 +66,8 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def wait_until_gone(processes: Iterable[psutil.Process], *, deadline_s: float = 5.0) -> None:
-    """Wait for the end of processes whose parent is dead: a private loader has 2 s (here: 5, on a busy host)."""
+def wait_until_gone(processes: Iterable[psutil.Process], *, deadline_s: float = 10.0) -> None:
+    """Wait for the end of processes whose parent is dead: a private loader has 2 s (here: 10, on a busy host)."""
     wait_until(lambda: all(is_gone(process.pid) for process in processes), "a loader lives on", deadline_s=deadline_s)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from command_line import command
 from o41td import BatchStreamConfig
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 _TRAINER = """
 import json, sys
 from o41td import connect
