@@ -23,11 +23,12 @@ KINDS = ("unit", "property", "simulation", "process", "kill", "packaging")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the folder it is in."""
+    """Mark each test by the folder it is in, and begin with those that take long, lest everyone waits for them."""
     for item in items:
         kind = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if kind in KINDS:
             item.add_marker(getattr(pytest.mark, kind))
+    items.sort(key=lambda item: item.get_closest_marker("slow_first") is None)
 
 
 def pytest_collection_finish() -> None:

@@ -21,12 +21,20 @@ import kill_matrix
 import leaks
 from kill_matrix import ACTS, PHASES
 from leaks import descriptors, shared_memory_names
-from loader_processes import children_running, coordinator_pid, kill, wait_until, wait_until_gone, worker_pids
+from loader_processes import (
+    children_running,
+    coordinator_pid,
+    figures_of,
+    kill,
+    wait_until,
+    wait_until_gone,
+    worker_pids,
+)
 from o41td import CoordinatorError, open_batch_stream
 from o41td.order import add_digests
 from stream_reference import Reference, stage_of, stream_config
 
-#  Two seconds, so that a stopped process is found soon and a busy host's is not taken for one.
+#  Five seconds, so that a stopped process is found soon and a busy host's is not taken for one.
 STALL_TIMEOUT_S = 5
 NUM_BATCHES = 12
 WORKER_POINTS = {
@@ -90,7 +98,7 @@ class _Whole:
     def wait_until_idle(self) -> None:
         """Wait until no worker has work."""
         wait_until(
-            lambda: {worker["state"] for worker in self.stream.stats()["workers"]} == {"idle"}, "no worker rests"
+            lambda: {worker["state"] for worker in figures_of(self.stream)["workers"]} == {"idle"}, "no worker rests"
         )
 
     @staticmethod
@@ -112,7 +120,7 @@ def test_worker(config, host, open_stream, capfd, phase):
     whole.check()
     for act, _outcome in kill_matrix.cells("worker", phase):
         print(f"worker, {phase}, {act}")
-        restarts = whole.stream.stats()["workers"][0]["restarts"]
+        restarts = figures_of(whole.stream)["workers"][0]["restarts"]
         if phase == "idle":
             whole.wait_until_idle()
             _signalled(host, worker_pids(whole.stream)[0], act, "o41td.workers")
@@ -127,7 +135,7 @@ def test_worker(config, host, open_stream, capfd, phase):
         whole.check()
         assert host.times_done(point) >= 1
         host.cancel(point)
-        stats = whole.stream.stats()
+        stats = figures_of(whole.stream)
         assert stats["workers"][0]["restarts"] - restarts == (2 if phase == "starting" else 1)
         assert stats["coordinator_restarts"] == 0
     assert capfd.readouterr().err == ""
@@ -169,7 +177,7 @@ def test_coordinator(config, host, open_stream, capfd, phase):
     whole.check()
     for act, _outcome in kill_matrix.cells("coordinator", phase):
         print(f"coordinator, {phase}, {act}")
-        restarts = whole.stream.stats()["coordinator_restarts"]
+        restarts = figures_of(whole.stream)["coordinator_restarts"]
         if phase == "idle":
             whole.wait_until_idle()
             point = "signal"
@@ -180,7 +188,7 @@ def test_coordinator(config, host, open_stream, capfd, phase):
         whole.check()
         assert host.times_done(point) >= 1
         host.cancel(point)
-        assert whole.stream.stats()["coordinator_restarts"] - restarts == 1
+        assert figures_of(whole.stream)["coordinator_restarts"] - restarts == 1
     assert capfd.readouterr().err == ""
 
 

@@ -13,6 +13,8 @@ import pytest
 from o41td.demo import DEMO_SHARDS, TOKENS_A_ROW, demo_config, write_demo_data
 from o41td.errors import StorageError
 
+pytestmark = pytest.mark.slow_first
+
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:

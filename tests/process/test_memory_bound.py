@@ -21,6 +21,7 @@ from o41td import BatchStreamConfig, MemoryBoundError, ProjectedField, open_batc
 from o41td.host_memory import cgroup_paths_of, own_bytes
 from stream_reference import ID_ONLY, file_source, stage_of, stream_config
 
+pytestmark = pytest.mark.slow_first
 MIB = 1 << 20
 MOST_RUNS = 5  # samples miss peaks, where the machine is busy most of them, so a low one is looked at again
 STEP_S = 0.15  # a training step now and then, in which everything is fetched that may be
