@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import LaneBlocks, PieceRuns
 from o41td.coordinator.events import BlockKey
-from o41td.coordinator.piece_table import FoundRows, PieceTable
+from o41td.coordinator.piece_table import FoundRows, PieceTable, shard_words_of
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
 
@@ -56,6 +56,7 @@ class LaneWindow:
         self._start = _NOTHING  # of each block in the table: its first row
         self._rows = _NOTHING  # its rows
         self._left = _NOTHING  # its rows that have not come
+        self._coming = _NOTHING  # its rows among those found last
         self.pieces = PieceTable.empty()
         # The piece of each row from `_x_low` on: numbers that count all pieces ever entered; eight bytes a live row.
         self._piece_of_row = np.empty(1024, np.int64)
@@ -80,24 +81,27 @@ class LaneWindow:
         if self._num_trimmed:
             piece -= self._num_trimmed
         block = self.pieces.block[piece]
-        return FoundRows(piece, x, self._counted(block) if self._is_shuffled else x - self._start[block])
+        self._coming = np.bincount(block, minlength=len(self._left))
+        return FoundRows(piece, block, x, self._counted(block) if self._is_shuffled else x - self._start[block])
 
     def _counted(self, block: IntArray) -> IntArray:
         """Returns for each of the next rows, whose block is given, how many rows of its block came before it."""
-        num_blocks = len(self._left)
-        counts = np.bincount(block, minlength=num_blocks)
-        by_block = np.argsort(block.astype(np.min_scalar_type(num_blocks)), kind="stable")
-        before = self._rows - self._left - (np.cumsum(counts) - counts)
+        came = self._rows - self._left
+        if self._coming.max() == len(block):
+            first = int(came[block[0]])
+            return np.arange(first, first + len(block))
+        by_block = np.argsort(block.astype(np.min_scalar_type(len(came))), kind="stable")
+        before = came - (np.cumsum(self._coming) - self._coming)
         counted = np.empty_like(block)
-        counted[by_block] = np.arange(len(block)) + np.repeat(before, counts)
+        counted[by_block] = np.arange(len(block)) + np.repeat(before, self._coming)
         return counted
 
-    def close_used_up(self, rows_per_block: IntArray) -> IntArray:
-        """Notes that so many rows of each block of `pieces` came; returns the places of those with none left since.
+    def close_used_up(self) -> IntArray:
+        """Notes that the rows found last came; returns the places of the blocks in `pieces` with none left since.
 
         The window's `pieces` may be another table afterwards; places are those of before this call.
         """
-        left = self._left - rows_per_block
+        left = self._left - self._coming
         assert not len(left) or left.min() >= 0, "more rows than a block has"
         closed = np.flatnonzero((left == 0) & (self._left > 0))
         self._left = left
@@ -133,7 +137,7 @@ class LaneWindow:
         table = PieceTable(
             handles=np.array(handles, np.int64),
             block=block,
-            shard=self._index.unit_shard[added.unit].astype(np.int64),
+            shard_word=shard_words_of(self._index, added.unit),
             to_shard_row=self._index.unit_first_row[added.unit] + added.row - added.x,
         )
         self.pieces = PieceTable.joined([self.pieces, table]) if len(self.pieces.block) else table
@@ -159,8 +163,9 @@ class LaneWindow:
             self._x_low = x_start
         oldest_x = int(self._start[0]) if len(self._start) else x_start
         kept, dropped = x_start - oldest_x, oldest_x - self._x_low
-        if dropped + kept + len(new) > len(self._piece_of_row):
-            buffer = np.empty(max(1024, 2 * (kept + len(new))), np.int64)
+        needed = kept + len(new)
+        if dropped + needed > len(self._piece_of_row):
+            buffer = self._piece_of_row if 2 * needed <= len(self._piece_of_row) else np.empty(2 * needed, np.int64)
             buffer[:kept] = self._piece_of_row[dropped : dropped + kept]
             self._piece_of_row, self._x_low, dropped = buffer, oldest_x, 0
         self._piece_of_row[dropped + kept : dropped + kept + len(new)] = new

@@ -15,15 +15,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FoundRows", "PieceTable"]
+from o41td.index import SourceIndex
+from o41td.order.digest import shard_words
+
+__all__ = ["FoundRows", "PieceTable", "shard_words_of"]
 
 IntArray = NDArray[np.int64]
 
 
 class FoundRows(NamedTuple):
-    """Of each row: its piece, as a place in a `PieceTable`, its position along it, and its row in the block's slot."""
+    """Of each row: its piece and its block, as places in a `PieceTable`, its position along the piece, its slot row."""
 
     piece: IntArray
+    block: IntArray
     at: IntArray
     slot_row: IntArray
 
@@ -33,18 +37,19 @@ class PieceTable:
     """Pieces of blocks, `[pieces] int64` but for `handles`, which is `[blocks] int64`.
 
     `block` is the piece's block, as a place in `handles`. A row at position `at` of its piece is row `at +
-    to_shard_row` of shard `shard`.
+    to_shard_row` of the shard that `shard_word` names (see `shard_words`).
     """
 
     handles: IntArray
     block: IntArray
-    shard: IntArray
+    shard_word: NDArray[np.uint64]
     to_shard_row: IntArray
 
     @staticmethod
     def empty() -> PieceTable:
         """Returns the table of no pieces."""
-        return PieceTable(*(np.empty(0, np.int64) for _ in range(4)))
+        nothing = np.empty(0, np.int64)
+        return PieceTable(handles=nothing, block=nothing, shard_word=nothing.view(np.uint64), to_shard_row=nothing)
 
     @staticmethod
     def joined(tables: Sequence[PieceTable]) -> PieceTable:
@@ -57,7 +62,7 @@ class PieceTable:
         return PieceTable(
             handles=np.concatenate([table.handles for table in tables]),
             block=np.concatenate(blocks),
-            shard=np.concatenate([table.shard for table in tables]),
+            shard_word=np.concatenate([table.shard_word for table in tables]),
             to_shard_row=np.concatenate([table.to_shard_row for table in tables]),
         )
 
@@ -67,6 +72,11 @@ class PieceTable:
         return PieceTable(
             handles=self.handles[num_blocks:],
             block=self.block[first:] - num_blocks,
-            shard=self.shard[first:],
+            shard_word=self.shard_word[first:],
             to_shard_row=self.to_shard_row[first:],
         )
+
+
+def shard_words_of(index: SourceIndex, units: IntArray) -> NDArray[np.uint64]:
+    """Returns the shard of each unit of a source, as digests name it."""
+    return shard_words(np.uint64(index.source), index.unit_shard[units].astype(np.uint64))

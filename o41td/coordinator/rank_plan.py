@@ -24,7 +24,7 @@ from o41td.coordinator.lane_window import LaneWindow
 from o41td.coordinator.piece_table import FoundRows, PieceTable
 from o41td.coordinator.resident import ResidentBlocks
 from o41td.index import SourceIndex
-from o41td.order.digest import row_digests
+from o41td.order.digest import word_digests
 from o41td.order.lane import LaneReader
 from o41td.order.stage import StageOrder
 
@@ -178,24 +178,21 @@ class RankPlan:
         return _LaneState(lane, self._order.open_lane(lane, batch_in_lane, fill_rows=fill_rows), {}, counts)
 
     def _planned(self, lane: _LaneState, batches: _Batches, num_own: int) -> list[PlannedBatch]:
-        present, table, (piece, at, slot_row) = self._located(lane, batches)
+        present, table, found = self._located(lane, batches)
         shape, own = batches.x.shape, batches.own
-        block = table.block[piece]
-        taken = np.bincount(block, minlength=len(table.handles))
+        piece, block, at, slot_row = (of.reshape(shape)[own] for of in found)
         num_blocks = len(table.handles)
         used = np.zeros((num_own, num_blocks), np.bool_)
-        used.reshape(-1)[block.reshape(shape)[own] + np.arange(0, used.size, num_blocks)[:, None]] = True
-        closes = self._closed(lane, present, taken, used, table)
-        piece, at, slot_row = (of.reshape(shape)[own] for of in (piece, at, slot_row))
+        used.reshape(-1)[block + np.arange(0, used.size, num_blocks)[:, None]] = True
+        closes = self._closed(lane, present, used, table)
         numbers = batches.first_number + np.arange(num_own) * batches.number_step
-        digests = row_digests(
-            (numbers + self._global_offset)[:, None],
+        digests = word_digests(
+            (numbers + self._global_offset).astype(np.uint64)[:, None],
             self._places[: shape[1]],
-            batches.source[own],
-            table.shard[piece],
-            at + table.to_shard_row[piece],
+            table.shard_word[piece],
+            (at + table.to_shard_row[piece]).view(np.uint64),
         )
-        handles = table.handles[block].reshape(shape)[own]
+        handles = table.handles[block]
         names = table.handles[np.nonzero(used)[1]].tolist()
         planned = []
         first_name = 0
@@ -227,13 +224,14 @@ class RankPlan:
         x = x[by_source]
         parts: list[FoundRows] = []
         tables: list[PieceTable] = []
-        start = first_piece = 0
+        start = first_piece = first_block = 0
         for index in present:
             stop = start + int(counts[index])
             found = self._find(lane, index, x[start:stop])
-            parts.append(found._replace(piece=found.piece + first_piece))
+            parts.append(found._replace(piece=found.piece + first_piece, block=found.block + first_block))
             tables.append(self._pieces(lane, index))
             first_piece += len(tables[-1].block)
+            first_block += len(tables[-1].handles)
             start = stop
         together = FoundRows(*[np.empty_like(x) for _ in FoundRows._fields])
         for column, of_parts in zip(together, zip(*parts, strict=True), strict=True):
@@ -262,7 +260,7 @@ class RankPlan:
         return window
 
     def _closed(
-        self, lane: _LaneState, present: Sequence[int], taken: IntArray, used: NDArray[np.bool_], table: PieceTable
+        self, lane: _LaneState, present: Sequence[int], used: NDArray[np.bool_], table: PieceTable
     ) -> dict[int, list[int]]:
         """Returns the handles of used-up blocks by the place of the batch that closes them.
 
@@ -278,7 +276,7 @@ class RankPlan:
                 continue
             window = self._window(lane, source)
             stop = start + len(window.pieces.handles)
-            for place in window.close_used_up(taken[start:stop]).tolist():
+            for place in window.close_used_up().tolist():
                 users = np.flatnonzero(used[:, start + place])
                 last = int(users[-1]) if len(users) else 0
                 closes.setdefault(last, []).append(int(table.handles[start + place]))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import PieceRuns, PlannedBlock, slice_rows_of
 from o41td.coordinator.events import BlockKey
-from o41td.coordinator.piece_table import FoundRows, PieceTable
+from o41td.coordinator.piece_table import FoundRows, PieceTable, shard_words_of
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
 
@@ -61,7 +61,7 @@ class ResidentBlocks:
         self.pieces = PieceTable(
             handles=np.array(self.handles, np.int64),
             block=block_of_piece,
-            shard=index.unit_shard[runs.unit].astype(np.int64),
+            shard_word=shard_words_of(index, runs.unit),
             to_shard_row=index.unit_first_row[runs.unit],
         )
 
@@ -71,4 +71,4 @@ class ResidentBlocks:
         piece = self._first_piece[unit]
         if self._is_sliced:
             piece += row // self._slice_rows[unit]
-        return FoundRows(piece, row, row + self._to_slot_row[piece])
+        return FoundRows(piece, self.pieces.block[piece], row, row + self._to_slot_row[piece])

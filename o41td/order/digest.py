@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from o41td.order.hash import Purpose, hash_counters, mix_in_place, stream_key
 
-__all__ = ["add_digests", "row_digests", "total_digest"]
+__all__ = ["add_digests", "row_digests", "shard_words", "total_digest", "word_digests"]
 
 _MASK = (1 << 64) - 1
 _KEY = stream_key(0, Purpose.DIGEST)
@@ -35,15 +35,32 @@ def row_digests(
 
     All arguments are non-negative integers and broadcast against each other.
     """
-    words = [np.atleast_1d(np.asarray(word)).astype(np.uint64) for word in (global_batch, place, source, shard, row)]
-    batch_words, places, sources, shards, rows = words
-    values = hash_counters(_KEY, batch_words) * _CHAIN
-    for word in (places, (sources << _THIRTY_TWO) | shards, rows):
-        values = values + word
-        mix_in_place(values)
-        if word is not rows:
-            values *= _CHAIN
-    return values
+    words = shard_words(_word(source), _word(shard))
+    return word_digests(_word(global_batch), _word(place), words, _word(row))
+
+
+def shard_words(source: npt.NDArray[np.uint64] | np.uint64, shard: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return source and shard as one word each, by which `word_digests` knows a shard."""
+    return source << _THIRTY_TWO | shard
+
+
+def word_digests(
+    global_batch: npt.NDArray[np.uint64],
+    place: npt.NDArray[np.uint64],
+    shard_word: npt.NDArray[np.uint64],
+    row: npt.NDArray[np.uint64],
+) -> npt.NDArray[np.uint64]:
+    """Return what `row_digests` does, of words of at least one dimension."""
+    values = hash_counters(_KEY, global_batch) * _CHAIN
+    values = mix_in_place(values + place)
+    values *= _CHAIN
+    values = mix_in_place(values + shard_word)
+    values *= _CHAIN
+    return mix_in_place(values + row)
+
+
+def _word(numbers: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    return np.atleast_1d(np.asarray(numbers)).astype(np.uint64)
 
 
 def total_digest(digests: npt.NDArray[np.uint64]) -> int:

@@ -97,7 +97,10 @@ def hash_counters(key: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.
 
 def hash_range(key: int, start: int, stop: int) -> npt.NDArray[np.uint64]:
     """Return the numbers of stream ``key`` at the counters [start, stop)."""
-    return hash_counters(key, np.arange(start, stop, dtype=np.uint64))
+    values = np.arange(start, stop, dtype=np.uint64)
+    values *= _GOLDEN_U64
+    values += np.uint64((key + _GOLDEN) & _MASK)
+    return mix_in_place(values)
 
 
 def hash_grid(keys: npt.NDArray[np.uint64], num_counters: int) -> npt.NDArray[np.uint64]:

@@ -12,6 +12,7 @@ from o41td.order.shuffle import SourceWalk
 __all__ = ["LaneReader", "LaneRows"]
 
 _FILL_ROWS = 4096
+_FIRST_SOURCE = np.int32(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class LaneRows:
 
     Attributes:
         first_batch: Number in the lane of the first batch; batch n of the stage is number n // lanes of its lane.
-        source: Source of each row, ``[rows] int32``.
+        source: Source of each row, ``[rows] int32``; not to be written to.
         x: Its x in that source's lane line, ``[rows] int64``.
         offsets: Where batches begin and end, ``[num_batches + 1] int64``: batch i is rows [offsets[i], offsets[i + 1]).
     """
@@ -122,27 +123,30 @@ class LaneReader:
     def _fill(self, stop: int) -> None:
         """Work out rows up to lane position ``stop`` or, if that is little, a few thousand."""
         stop = self._clipped(max(stop, self._filled + self._fill_rows))
-        source = self._mix.rows(self._filled, stop)
-        assert len(source) == stop - self._filled
-        x = self._rows_of_sources(source)
+        source, x = self._next_rows(stop)
+        assert len(x) == stop - self._filled
         self._filled = stop
         if self._read < len(self._x):
             source = np.concatenate([self._source[self._read :], source])
             x = np.concatenate([self._x[self._read :], x])
         self._source, self._x, self._read = source, x, 0
 
-    def _rows_of_sources(self, source: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        """Return the next x of the source of each row."""
+    def _next_rows(self, stop: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Return the source of each row up to lane position ``stop``, and its x."""
+        if self._mix.plan.num_sources == 1:
+            x = self._walk(0).take(stop - self._filled)
+            return np.broadcast_to(_FIRST_SOURCE, x.shape), x
+        source = self._mix.rows(self._filled, stop)
         counts = np.bincount(source)
         present = np.flatnonzero(counts).tolist()
         taken = [self._walk(index).take(int(counts[index])) for index in present]
         if len(present) == 1:
-            return taken[0]
+            return source, taken[0]
         # Small integers are sorted by radix; a stable sort keeps each source's rows in order.
         small = source.astype(np.uint8 if len(counts) <= 1 << 8 else np.uint16 if len(counts) <= 1 << 16 else np.int32)
         x = np.empty(len(source), dtype=np.int64)
         x[np.argsort(small, kind="stable")] = np.concatenate(taken)
-        return x
+        return source, x
 
     def _walk(self, source: int) -> SourceWalk:
         walk = self._walks.get(source)

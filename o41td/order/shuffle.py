@@ -5,9 +5,10 @@ row's place differs from p by less than R; once the rows below T have been enter
 leave; and at output position a all rows p <= a - R have left, so any position is found by entering the rows from
 a - R + 1 on and passing over those that left before.
 
-Key and position, both relative to the oldest row that may still be pending, are packed in one uint64: sorting those is
-several times faster than an argsort, and ties are broken by position. Very large buffers do not fit and take a stable
-argsort instead, with the same result.
+Rows are entered a step at a time. Key and position, both counted from R rows before the step, are packed in one uint64:
+sorting those is several times faster than an argsort, and ties are broken by position. What is pending is sorted with
+the rows of the next step: that costs less than to pick it out. Very large buffers do not fit and take a stable argsort
+instead, with the same result.
 """
 
 import numpy as np
@@ -23,7 +24,7 @@ MAX_BUFFER_ROWS = (1 << 32) - 1
 MAX_EPOCH_ROWS = 1 << 43
 """A position and a buffer below these fit a key."""
 
-_MIN_STEP_ROWS = 4096
+_MIN_STEP_ROWS = 8192
 _FRACTION = np.uint64(FRACTION_BITS)
 
 
@@ -62,6 +63,7 @@ class SourceWalk:
         key_bits = (2 * buffer_rows + self._step).bit_length() + FRACTION_BITS
         self._is_packed = key_bits + int(self._index_bits) <= 64
         self._index_mask = np.uint64((1 << int(self._index_bits)) - 1)
+        self._packed_row = np.uint64((1 << (FRACTION_BITS + int(self._index_bits))) + 1)  # one position further on
         self._ready = np.empty(0, dtype=np.int64)
         self._pending = np.empty(0, dtype=np.uint64)  # packed, or keys of the epoch when not packed
         self._pending_positions = np.empty(0, dtype=np.int64)  # only when not packed
@@ -72,8 +74,8 @@ class SourceWalk:
             is_short = self._rows_per_epoch <= self._step
             self._entered = 0 if is_short else max(0, place - buffer_rows + 1)
             self._passed_over = place - self._entered
-        self._base = self._entered
         self._epoch_key = absorb(shuffle_key, self._epoch)
+        self._entering = np.empty(0, dtype=np.uint64)  # packed positions of a step's rows
 
     @property
     def entered_x(self) -> int:
@@ -142,40 +144,35 @@ class SourceWalk:
         is_last = after == self._rows_per_epoch
         keys = delays(hash_range(self._epoch_key, first, after), self._buffer_rows)
         if self._is_packed:
-            positions = self._leave_packed(keys, first, after, is_last=is_last)
+            x = self._leave_packed(keys, is_last=is_last)
+            x += self.entered_x - self._buffer_rows
         else:
-            positions = self._leave_wide(keys, first, after, is_last=is_last)
-        positions += self._epoch * self._rows_per_epoch
+            x = self._leave_wide(keys, first, after, is_last=is_last)
+            x += self._epoch * self._rows_per_epoch
         if is_last:
             self._start_epoch(self._epoch + 1)
         else:
             self._entered = after
-        return positions
+        return x
 
-    def _leave_packed(
-        self, keys: npt.NDArray[np.uint64], first: int, after: int, *, is_last: bool
-    ) -> npt.NDArray[np.int64]:
-        base = max(self._base, first - self._buffer_rows)  # pending rows lie above first - R
-        moved = base - self._base
-        self._base = base
-        if moved and len(self._pending):
-            self._pending -= np.uint64((moved << (FRACTION_BITS + int(self._index_bits))) + moved)
-        index = np.arange(first - base, after - base, dtype=np.uint64)
-        keys += index << _FRACTION
+    def _leave_packed(self, keys: npt.NDArray[np.uint64], *, is_last: bool) -> npt.NDArray[np.int64]:
+        """Return the positions that leave once a step's rows with ``keys`` are in, from R before the step's first."""
+        if not len(self._entering):
+            self._entering = np.arange(self._buffer_rows, self._buffer_rows + self._step, dtype=np.uint64)
+            self._entering *= self._packed_row
         keys <<= self._index_bits
-        keys |= index
-        packed = np.concatenate([self._pending, keys])
-        if is_last:
-            self._pending = packed[:0]
-        else:
-            leaves = packed < np.uint64((after - base) << (FRACTION_BITS + int(self._index_bits)))
-            self._pending = packed[~leaves]
-            packed = packed[leaves]
-        packed.sort()
-        packed &= self._index_mask
-        positions = packed.view(np.int64)
-        positions += base
-        return positions
+        keys += self._entering[: len(keys)]
+        if len(self._pending):
+            self._pending -= self._packed_row * np.uint64(self._step)  # all steps but an epoch's last are alike
+            keys = np.concatenate([self._pending, keys])
+        keys.sort()
+        num_leaving = len(keys)
+        if not is_last:
+            next_position = np.uint64(self._buffer_rows + self._step)
+            num_leaving = int(np.searchsorted(keys, next_position << (_FRACTION + self._index_bits)))
+        leaving, self._pending = keys[:num_leaving], keys[num_leaving:]
+        leaving &= self._index_mask
+        return leaving.view(np.int64)
 
     def _leave_wide(
         self, keys: npt.NDArray[np.uint64], first: int, after: int, *, is_last: bool
@@ -194,5 +191,5 @@ class SourceWalk:
 
     def _start_epoch(self, epoch: int) -> None:
         self._epoch = epoch
-        self._entered = self._base = 0
+        self._entered = 0
         self._epoch_key = absorb(self._shuffle_key, epoch)

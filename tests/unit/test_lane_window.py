@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from o41td.coordinator.block_table import BlockTable
@@ -53,9 +52,9 @@ def test_rows_are_found_and_blocks_close_with_their_last_row(shards, block_rows,
         came = set(order.open_walk(0, 0, 0).take(count).tolist())
         for start in range(0, len(rest), step):
             x = rest[start : start + step]
-            piece, at, slot_row = window.find(x)
+            piece, block, at, slot_row = window.find(x)
             pieces = window.pieces
-            block = pieces.block[piece]
+            assert block.tolist() == pieces.block[piece].tolist()
             handles = pieces.handles[block].tolist()
             found = [
                 records_of_slot(table, [index], handle)[row]
@@ -72,14 +71,11 @@ def test_rows_are_found_and_blocks_close_with_their_last_row(shards, block_rows,
             )
             assert found == expected
             assert [
-                (0, s, r) for s, r in zip(pieces.shard[piece], at + pieces.to_shard_row[piece], strict=True)
+                (0, s, r) for s, r in zip(pieces.shard_word[piece], at + pieces.to_shard_row[piece], strict=True)
             ] == found
             came.update(x.tolist())
             open_before = set(window.handles.tolist())
-            closed = {
-                int(pieces.handles[place])
-                for place in window.close_used_up(np.bincount(block, minlength=len(pieces.handles)))
-            }
+            closed = {int(pieces.handles[place]) for place in window.close_used_up()}
             assert closed == {handle for handle in open_before if came.issuperset(rows_of(table, handle))}
             assert set(window.handles.tolist()) == open_before - closed
 

@@ -51,15 +51,14 @@ def test_each_row_of_any_epoch_is_found(block_rows, lanes):
     assert sum(map(len, contents)) == 21
     for lane in range(lanes):
         x = order.open_walk(0, lane).take(2 * order.lane_line(0, lane).rows_per_epoch)
-        piece, at, slot_row = resident.find(lane, x)
+        piece, block, at, slot_row = resident.find(lane, x)
         pieces = resident.pieces
-        block, row = pieces.block[piece].tolist(), slot_row.tolist()
+        block, row = block.tolist(), slot_row.tolist()
         unit, unit_row = order.locate(0, lane, x)
         expected = list(
             zip(index.unit_shard[unit].tolist(), (index.unit_first_row[unit] + unit_row).tolist(), strict=True)
         )
         assert [contents[b][r][1:] for b, r in zip(block, row, strict=True)] == expected
-        assert (
-            list(zip(pieces.shard[piece].tolist(), (at + pieces.to_shard_row[piece]).tolist(), strict=True)) == expected
-        )
+        places = zip(pieces.shard_word[piece].tolist(), (at + pieces.to_shard_row[piece]).tolist(), strict=True)
+        assert list(places) == expected
     assert all(block.claims == 1 for block in table)
