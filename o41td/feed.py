@@ -158,7 +158,7 @@ class BatchFeed:
         gatherer.is_awaited = True
         try:
             if not is_there():
-                if gatherer.is_asleep:
+                if gatherer.is_asleep and (gatherer.is_wanted or gatherer.is_word_overdue):
                     gatherer.bell.ring()
                 gatherer.arrived.wait(timeout_s)
         finally:

@@ -48,7 +48,6 @@ __all__ = ["AnyLoader", "Gatherer", "Place", "Restart"]
 _LOGGER = logging.getLogger("o41td")
 AnyLoader = Loader | JoinedLoader
 Restart = Callable[[Callable[[], bool]], AnyLoader]
-_ACKNOWLEDGE_EVERY = 16
 _ACKNOWLEDGE_EVERY_S = 0.5
 
 
@@ -185,8 +184,10 @@ class Gatherer:
             self._tell_place()
         if self.stats_wanted > self._stats_asked:
             self._stats_asked = self.stats_wanted
+            if self._acknowledged < self._gathered:
+                self._acknowledge()
             self.loader.channel.send(StatsRequest(self._stats_asked))
-        if self._is_acknowledgement_due:
+        if self.assembler.is_release_due:
             self._acknowledge()
         assembler = self.assembler
         if assembler.announced and assembler.has_room:
@@ -197,7 +198,7 @@ class Gatherer:
         if not assembler.announced and self._announced_outcome is not None and self.outcome is None:
             self.outcome = (self._serve, self._announced_outcome)
             self._tell_arrival()
-        if self._acknowledged < self._gathered and (not assembler.announced or self._is_acknowledgement_old):
+        if self.is_word_overdue or (self.outcome is not None and self._acknowledged < self._gathered):
             self._acknowledge()
         self._sleep_or_receive()
 
@@ -219,18 +220,12 @@ class Gatherer:
     @property
     def is_wanted(self) -> bool:
         """Whether it is worth waking the gatherer, which costs about as much as gathering a small batch."""
-        return self.assembler.is_thread_wanted or self._is_acknowledgement_due
+        return self.assembler.is_thread_wanted or self.assembler.is_release_due
 
     @property
-    def _is_acknowledgement_due(self) -> bool:
-        unacknowledged = self._gathered - self._acknowledged
-        few_are_left = unacknowledged >= max(_ACKNOWLEDGE_EVERY, 2 * len(self.assembler.announced))
-        return self.assembler.is_release_due or few_are_left
-
-    @property
-    def _is_acknowledgement_old(self) -> bool:
-        """Whether `status` would show figures from some time ago; otherwise a message can wait for more to tell."""
-        return time.monotonic() - self._acknowledged_s > _ACKNOWLEDGE_EVERY_S
+    def is_word_overdue(self) -> bool:
+        """Whether the coordinator should hear what it did not ask for: `status` would show figures from long ago."""
+        return self._acknowledged < self._gathered and time.monotonic() - self._acknowledged_s > _ACKNOWLEDGE_EVERY_S
 
     # ---- serving -----------------------------------------------------------------------------------------------------
 
@@ -285,7 +280,7 @@ class Gatherer:
         is_needed = bool(self.requested) or self.closing or self.stats_wanted > self._stats_asked
         assembler = self.assembler
         has_work = bool(assembler.announced) and assembler.has_room
-        if is_needed or self._is_acknowledgement_due or (has_work and not assembler.is_left_to_loop):
+        if is_needed or assembler.is_release_due or (has_work and not assembler.is_left_to_loop):
             self.is_asleep = False
             return
         channel = self.loader.channel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -193,6 +193,12 @@ class BlockTable:
                 if len(hit) and (first is None or int(hit[0]) < first[0]):
                     first = int(hit[0]), error
         return None if first is None else first[1]
+
+    def arena_rows(self, batches: Sequence[PlannedBatch]) -> NDArray[np.int64]:
+        """Returns the arena rows of batches, all of whose blocks are decoded, end to end: int64."""
+        rows = self.arena_bases[np.concatenate([batch.handles for batch in batches])]
+        rows += np.concatenate([batch.rows for batch in batches])
+        return rows
 
     def hold(self, block: Block, slot: int) -> None:
         """Notes that `slot` is this block's."""

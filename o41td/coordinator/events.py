@@ -203,13 +203,18 @@ class DecodeInto:
 
 @dataclass(frozen=True, slots=True)
 class SendBatches:
-    """Tell a rank of batches that are all in the arena; `arena_rows[i]` is int64 [num_rows] of batch i."""
+    """Tell a rank of batches that are all in the arena.
+
+    `arena_rows` holds the rows of all of them end to end: int64. The consumer is to say that it has gathered batch i
+    where `releases[i]`.
+    """
 
     rank: int
     generation: int
     stage: int
     batches: tuple[PlannedBatch, ...]
-    arena_rows: tuple[NDArray[np.int64], ...]
+    arena_rows: NDArray[np.int64]
+    releases: list[bool]
 
 
 @dataclass(frozen=True, slots=True)

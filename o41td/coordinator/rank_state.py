@@ -44,6 +44,7 @@ class RankState:
     # tie-break, block). An entry is stale once the batch is sent or the block waits no more.
     _queue: list[tuple[int, int, int, Block]] = field(default_factory=list)
     _num_queued: int = 0
+    _num_unasked: int = 0  # batches sent since the last of which the consumer is to say that it has it
     # Handles of blocks that were looked at since they came into the table or were evicted: what waits is in the queue.
     _known: set[int] = field(default_factory=set)
 
@@ -71,6 +72,20 @@ class RankState:
                             self._push(ordinal, place, table[handle])
         self.num_planned += len(batches)
         self.unsent.extend(batches)
+
+    def asked_of(self, batches: Sequence[PlannedBatch], *, at_least_every: int, of_last: bool) -> list[bool]:
+        """Returns of which of the batches that are sent the consumer shall say that it has them.
+
+        Of those that close blocks; of one in so many; and `of_last`, of the last of these.
+        """
+        asked = []
+        for batch in batches:
+            self._num_unasked += 1
+            asked.append(bool(batch.closes) or self._num_unasked >= at_least_every)
+            if asked[-1]:
+                self._num_unasked = 0
+        asked[-1] |= of_last
+        return asked
 
     def send(self, num_batches: int) -> tuple[PlannedBatch, ...]:
         """Returns the next batches, which are with the consumer from now on."""

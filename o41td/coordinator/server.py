@@ -681,10 +681,10 @@ class LoaderServer:
             generation=send.generation,
             stage=send.stage,
             numbers=[batch.number for batch in send.batches],
-            num_rows=[len(rows) for rows in send.arena_rows],
+            num_rows=[len(batch.rows) for batch in send.batches],
             digests=[batch.digest for batch in send.batches],
-            releases=[bool(batch.closes) for batch in send.batches],
-            rows=b"".join([rows.tobytes() for rows in send.arena_rows]),
+            releases=send.releases,
+            rows=send.arena_rows.tobytes(),
         )
         self._tell_rank(send.rank, message)
 

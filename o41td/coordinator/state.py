@@ -346,14 +346,23 @@ class LoaderState:
             rank.served_at = self._next_serving()
         for first in range(0, num_ready, _MAX_SENT_AT_ONCE):
             batches = rank.send(min(_MAX_SENT_AT_ONCE, num_ready - first))
-            bases = self.table.arena_bases
-            arena_rows = tuple([bases[batch.handles] + batch.rows for batch in batches])
-            self._instructions.append(SendBatches(rank.rank, rank.generation, rank.plan.stage, batches, arena_rows))
+            releases = rank.asked_of(
+                batches, at_least_every=max(1, self._window // 2), of_last=not self._is_next_under_way(rank)
+            )
+            rows = self.table.arena_rows(batches)
+            self._instructions.append(SendBatches(rank.rank, rank.generation, rank.plan.stage, batches, rows, releases))
         if rank.unsent:
             self._fail_if_hopeless(rank)
         elif rank.plan_ended and not rank.told_end:
             rank.told_end = True
             self._instructions.append(SendEnd(rank.rank, rank.generation, rank.plan.dropped_rows()))
+
+    def _is_next_under_way(self, rank: RankState) -> bool:
+        """Whether the rank's next batch waits for workers alone, and so for nothing that its consumer has to say."""
+        if self._num_ranks > 1 or not rank.unsent:
+            return False
+        lacking = self.table.undecoded.intersection(rank.unsent[0].blocks)
+        return bool(lacking) and all(self.table[handle].state is BlockState.ISSUED for handle in lacking)
 
     def _num_ready(self, rank: RankState) -> int:
         """Returns how many of the next batches can be sent now."""

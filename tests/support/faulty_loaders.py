@@ -158,6 +158,13 @@ class NeverMakesRoom(LoaderState):
         return False
 
 
+class AsksTooLittleOfConsumers(LoaderState):
+    """A rank that needs slots is not asked whether it has gathered what lies in them."""
+
+    def _is_next_under_way(self, _rank: RankState) -> bool:
+        return True
+
+
 class LetsARankHoldAllSlots(LoaderState):
     """A rank's share of the slots is not asked for, so one that waits for another can hold what that one needs."""
 
@@ -207,6 +214,7 @@ FAULTY_LOADERS: list[type[LoaderState]] = [
     ForgetsClaimsOfARankThatLeaves,
     EvictsWhatIsBeingRead,
     NeverMakesRoom,
+    AsksTooLittleOfConsumers,
     LetsARankHoldAllSlots,
     BlamesTheWrongBlock,
     FailsTooSoon,

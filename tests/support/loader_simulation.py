@@ -248,7 +248,7 @@ class Simulation:
                 actions[f"{name} is heard"] = lambda _luck, c=consumer: self._tell(c.outbox.popleft()())
             if consumer.announced and self._may_gather(consumer):
                 actions[f"{name} gathers"] = lambda luck, c=consumer: self._gather(c, luck)
-            if consumer.told < consumer.gathered:
+            if consumer.told < consumer.asked:
                 actions[f"{name} tells of what it gathered"] = lambda _luck, c=consumer: self._acknowledge(c)
         return actions
 
@@ -265,6 +265,8 @@ class Simulation:
                 if consumer.stage is not None:
                     actions[f"rank {consumer.rank} leaves"] = lambda _luck, c=consumer: self._leave(c)
         for consumer in self._consumers:
+            if consumer.told < consumer.gathered:
+                actions[f"rank {consumer.rank} tells unasked"] = lambda _luck, c=consumer: self._acknowledge(c)
             if consumer.stage is None:
                 actions[f"rank {consumer.rank} comes back"] = lambda luck, c=consumer: self._come_back(c, luck)
         if self._late:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from o41td.coordinator.events import Event, SendBatches, SendEnd, SendFailure
 from simulated_case import SimulatedCase, SimulatedStage
 
@@ -15,7 +17,10 @@ __all__ = ["FakeConsumer"]
 
 @dataclass
 class FakeConsumer:
-    """A trainer. `outbox` are messages on their way to the coordinator, which keeps their order."""
+    """A trainer. `outbox` are messages on their way to the coordinator, which keeps their order.
+
+    It has `gathered` so many batches, has `told` the coordinator of so many, and was to when it had `asked` so many.
+    """
 
     rank: int
     world_size: int
@@ -26,9 +31,10 @@ class FakeConsumer:
     stage: SimulatedStage | None = None
     position: int = 0
     generation: int = 0
-    announced: deque[tuple[int, list[int]]] = field(default_factory=deque)
+    announced: deque[tuple[int, list[int], bool]] = field(default_factory=deque)
     num_announced: int = 0
     gathered: int = 0
+    asked: int = 0
     told: int = 0
     ended: int | None = None
     failed: dict[str, Any] | None = None
@@ -51,7 +57,7 @@ class FakeConsumer:
         """Wants the batches of a stage from a place on, or none any more; forgets what it was told before."""
         self.stage, self.position = stage, position
         self.announced.clear()
-        self.num_announced = self.gathered = self.told = 0
+        self.num_announced = self.gathered = self.asked = self.told = 0
         self.ended = self.failed = None
 
     def hear(self, told: SendBatches | SendEnd | SendFailure) -> None:
@@ -74,12 +80,15 @@ class FakeConsumer:
 
     def _hear_of_batches(self, told: SendBatches, stage: SimulatedStage) -> None:
         assert told.stage == stage.number
-        for batch, rows in zip(told.batches, told.arena_rows, strict=True):
+        ends = np.cumsum([len(batch.rows) for batch in told.batches])
+        rows_of = np.split(told.arena_rows, ends[:-1])
+        assert ends[-1] == len(told.arena_rows)
+        for batch, rows, release in zip(told.batches, rows_of, told.releases, strict=True):
             expected = self.next_number
             assert batch.number == expected, f"rank {self.rank} is sent {batch.number}, not {expected}"
             self.num_announced += 1
             if batch.number < stage.num_batches:
-                self.announced.append((batch.number, rows.tolist()))
+                self.announced.append((batch.number, rows.tolist(), release))
         in_hand = self.num_announced - self.told
         assert in_hand <= self.window, f"rank {self.rank} has {in_hand} batches in hand, of at most {self.window}"
 
@@ -101,7 +110,7 @@ class FakeConsumer:
     def gather_next(self) -> None:
         """Copies a batch: its rows must be the order's, whatever has been written to the arena since it was sent."""
         assert self.stage is not None
-        number, rows = self.announced.popleft()
+        number, rows, release = self.announced.popleft()
         found = [self.arena[row] for row in rows]
         expected = self.case.delivered(self.stage, number)
         if self.blamed and expected is not None:  # stalls and deaths may have fallen on units that are good
@@ -111,3 +120,5 @@ class FakeConsumer:
             ]
         assert found == expected, f"batch {number}: {found}, not {expected}"
         self.gathered += 1
+        if release:
+            self.asked = self.gathered

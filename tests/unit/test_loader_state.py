@@ -166,7 +166,7 @@ def test_arena_rows_are_slot_times_block_rows_plus_row():
     assert (decode_a.slot, decode_b.slot) == (0, 1)
     loader.decoded("a")
     send, _ = loader.decoded("b")
-    assert send.arena_rows[0].tolist() == [1, 11]
+    assert send.arena_rows.tolist() == [1, 11]
     assert send.batches[0].digest == 101
 
 
