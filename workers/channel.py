@@ -178,15 +178,19 @@ class Channel:
         """Yields whole messages that are here already, for which no selector would wake; does not ask the socket."""
         yield from self._parsed()
 
-    def receive_available(self) -> Iterator[Message]:
+    def receive_available(self, *, fully: bool = False) -> Iterator[Message]:
         """Yields what has arrived, without waiting.
+
+        Where not `fully`, what is left for a selector to tell of again may stay: asking the socket once more whether
+        that was all costs as much as a small message.
 
         Raises:
             ChannelClosed: The peer is gone; everything that it sent was yielded before.
         """
-        while True:
+        may_have_more = True
+        while may_have_more or fully:
             try:
-                self._receive_some()
+                may_have_more = self._receive_some() == _RECEIVE_BYTES
             except BlockingIOError:
                 yield from self._parsed()
                 return
@@ -207,7 +211,8 @@ class Channel:
             )
         return self._descriptors.popleft()
 
-    def _receive_some(self) -> None:
+    def _receive_some(self) -> int:
+        """Waits on a blocking socket; returns how many bytes came."""
         if self._broken is not None:
             raise NotOurProtocol(self._broken)
         try:
@@ -219,6 +224,7 @@ class Channel:
         if not data:
             raise ChannelClosed("the other end closed the connection")
         self._received += data
+        return len(data)
 
     def _receive_with_descriptors(self) -> bytes:
         data, ancillary, _flags, _address = self._socket.recvmsg(

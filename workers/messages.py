@@ -507,6 +507,7 @@ PROTOCOL = f"{crc32(repr([(kind.__name__, kind._fields) for kind in MESSAGE_TYPE
 """Tells these messages from another version's: a checksum of all fields, so that nobody has to keep count."""
 
 _INT64_BYTES = 8
+_HARMLESS_BYTES = 1024
 _UNICODE = "surrogateescape"  # file names are bytes, and need not be text
 _TAGS = {message_type: tag for tag, message_type in enumerate(MESSAGE_TYPES)}
 _WITH_DESCRIPTOR = (AttachArena, LoaderOpened)
@@ -541,7 +542,8 @@ def decode_message(payload: bytes | memoryview) -> Message:
 def _unpacked(payload: bytes | memoryview) -> tuple[int, list[Any]]:
     """Returns a payload's tag and values."""
     try:
-        _refuse_what_is_not_whole(payload)
+        if len(payload) > _HARMLESS_BYTES:
+            _refuse_what_is_not_whole(payload)
         content = msgpack.unpackb(payload, unicode_errors=_UNICODE, ext_hook=_refuse_extension)
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"not a message: {type(error).__name__}") from None
@@ -555,7 +557,8 @@ def _refuse_what_is_not_whole(payload: bytes | memoryview) -> None:
     """Walks a payload without building anything.
 
     A list is given its memory when its length is read. A few bytes could so ask for gigabytes, list within list, before
-    it comes out that the elements are missing. Behind this walk, memory is in proportion to the payload.
+    it comes out that the elements are missing. Behind this walk, memory is in proportion to the payload. A list of more
+    elements than the payload has bytes is refused anyway, so a small payload cannot ask for more than a few megabytes.
     """
     walker = msgpack.Unpacker(max_buffer_size=max(1, len(payload)))
     walker.feed(payload)

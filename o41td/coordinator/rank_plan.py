@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,24 +193,19 @@ class RankPlan:
             table.shard_word[piece],
             (at + table.to_shard_row[piece]).view(np.uint64),
         )
-        handles = table.handles[block]
         names = table.handles[np.nonzero(used)[1]].tolist()
-        planned = []
-        first_name = 0
-        for i, (number, digest, last_name, batch_handles, batch_rows) in enumerate(
-            zip(
+        ends = np.cumsum(np.count_nonzero(used, axis=1)).tolist()
+        return list(
+            map(
+                PlannedBatch,
                 numbers.tolist(),
                 digests.sum(axis=1, dtype=np.uint64).tolist(),
-                np.cumsum(np.count_nonzero(used, axis=1)).tolist(),
-                handles,
+                table.handles[block],
                 slot_row,
-                strict=True,
+                [tuple(names[start:end]) for start, end in pairwise([0, *ends])],
+                [tuple(closes.get(place, ())) for place in range(num_own)],
             )
-        ):
-            blocks = tuple(names[first_name:last_name])
-            first_name = last_name
-            planned.append(PlannedBatch(number, digest, batch_handles, batch_rows, blocks, tuple(closes.get(i, ()))))
-        return planned
+        )
 
     def _located(self, lane: _LaneState, batches: _Batches) -> tuple[list[int], PieceTable, FoundRows]:
         """Returns the sources that rows come of, one table of their pieces, and where each row is found in it."""

@@ -367,10 +367,10 @@ class LoaderState:
     def _num_ready(self, rank: RankState) -> int:
         """Returns how many of the next batches can be sent now."""
         room = self._window - rank.num_ungathered
-        undecoded = self.table.undecoded
+        undecoded, tainted = self.table.undecoded, self.table.tainted
         num_ready = 0
         for batch in islice(rank.unsent, max(0, room)):
-            if not undecoded.isdisjoint(batch.blocks) or self._has_bad_rows(batch):
+            if not undecoded.isdisjoint(batch.blocks) or (tainted and self._has_bad_rows(batch)):
                 break
             num_ready += 1
         return num_ready if self._num_ranks == 1 else self._within_share(rank, num_ready)

@@ -164,7 +164,7 @@ class WorkerCrew:
         if not mask & selectors.EVENT_READ:
             return
         try:
-            self._take_available(worker)
+            self._take_available(worker, fully=False)
         except ChannelClosed as closed:
             if isinstance(closed, NotOurProtocol):
                 worker.killed_because = f"it sent what is no message: {closed}"
@@ -172,8 +172,8 @@ class WorkerCrew:
             self._loop.forget(fd)
             worker.process.kill()
 
-    def _take_available(self, worker: PooledWorker) -> None:
-        for message in worker.channel.receive_available():
+    def _take_available(self, worker: PooledWorker, *, fully: bool) -> None:
+        for message in worker.channel.receive_available(fully=fully):
             if isinstance(message, WorkerReady):
                 if worker.ready:
                     self.kill(worker.number, "it said twice that it is ready")
@@ -191,7 +191,7 @@ class WorkerCrew:
         exit_code = worker.process.wait()
         assert exit_code is not None, "the sentinel says that it is dead"
         with contextlib.suppress(ChannelClosed):
-            self._take_available(worker)
+            self._take_available(worker, fully=True)
         for descriptor in (worker.channel.fileno(), worker.process.sentinel):
             self._loop.forget(descriptor)
             self._number_of.pop(descriptor, None)

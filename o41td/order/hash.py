@@ -8,6 +8,7 @@ a change here is a change of order and bumps ``ORDER_VERSION``.
 """
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +64,7 @@ def absorb(key: int, part: int) -> int:
     return mix64(key * _CHAIN + mix64(part + _GOLDEN))
 
 
+@lru_cache(maxsize=1024)
 def stream_key(seed: int, *parts: int) -> int:
     """Return the key of the stream named by ``seed`` and ``parts``, each in [0, 2**64); their order matters."""
     key = mix64(seed + _GOLDEN)
