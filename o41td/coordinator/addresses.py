@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 from o41td.coordinator.block_table import Block
@@ -48,12 +47,13 @@ class BlockAddresses:
                     shard.version,
                 ]
             )
+        leaving = order.block.leaving
         return DecodeBlock(
             block_id=order.handle,
             source=self._source_number(order.key.stage, order.key.source),
             slot=order.slot,
             num_rows=order.block.num_rows,
-            leaving=None if order.block.leaving is None else list(astuple(order.block.leaving)),
+            leaving=None if leaving is None else [leaving.epoch_key, leaving.first, leaving.buffer_rows],
             careful=order.careful,
             pieces=pieces,
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import assert_never
 
 from o41td.coordinator.events import (
@@ -24,30 +22,27 @@ from o41td.coordinator.events import (
 __all__ = ["EventStory"]
 
 _LENGTH = 30
+_HEAVY = (RankAttached, BlockWasDecoded, BlockWasRefused)
 
 
 class EventStory:
-    """What happened lately: words, so that it keeps neither plans nor error records alive."""
+    """What happened lately: of events that hold plans or error records only the words, so that it keeps none alive."""
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self._events: deque[str] = deque(maxlen=_LENGTH)
+        self._events: deque[Event | str] = deque(maxlen=_LENGTH)
 
     def note(self, event: Event) -> None:
         """Takes an event in."""
-        self._events.append(_brief(event))
+        self._events.append(_brief(event) if isinstance(event, _HEAVY) else event)
 
     def __str__(self) -> str:
-        return f"the last events: {'; '.join(self._events)}"
+        told = [event if isinstance(event, str) else _brief(event) for event in self._events]
+        return f"the last events: {'; '.join(told)}"
 
-    @contextmanager
-    def told_in_errors(self) -> Iterator[None]:
-        """Adds the story to the notes of an AssertionError that passes through."""
-        try:
-            yield
-        except AssertionError as error:
-            error.add_note(str(self))
-            raise
+    def tell_in(self, error: AssertionError) -> None:
+        """Adds the story to an error's notes."""
+        error.add_note(str(self))
 
 
 def _brief(event: Event) -> str:

@@ -194,7 +194,7 @@ class RankPlan:
             (at + table.to_shard_row[piece]).view(np.uint64),
         )
         names = table.handles[np.nonzero(used)[1]].tolist()
-        ends = np.cumsum(np.count_nonzero(used, axis=1)).tolist()
+        ends = np.cumsum(used.sum(axis=1)).tolist()
         return list(
             map(
                 PlannedBatch,

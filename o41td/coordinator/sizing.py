@@ -53,7 +53,7 @@ __all__ = ["LoaderSize", "size_loader"]
 
 _RESIDENT_CAP_BYTES = 1 << 30
 _RANKS_OF_A_HOST = 8
-_WINDOW_ROWS = 16384
+_WINDOW_ROWS = 65536
 _MAX_WINDOW_BATCHES = 256
 
 

@@ -133,8 +133,11 @@ class LoaderState:
             AssertionError: The event is impossible now, which is a bug of ours; its notes tell the last events.
         """
         self._story.note(event)
-        with self._story.told_in_errors():
+        try:
             self._take(event)
+        except AssertionError as error:
+            self._story.tell_in(error)
+            raise
         instructions, self._instructions = self._instructions, []
         return instructions
 
@@ -501,8 +504,11 @@ class LoaderState:
         Raises:
             AssertionError: One does not hold; its notes tell the last events.
         """
-        with self._story.told_in_errors():
+        try:
             check_invariants(self)
+        except AssertionError as error:
+            self._story.tell_in(error)
+            raise
 
 
 def _last_unit(block: Block) -> tuple[int, int, int]:

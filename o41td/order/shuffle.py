@@ -168,8 +168,8 @@ class SourceWalk:
         keys.sort()
         num_leaving = len(keys)
         if not is_last:
-            next_position = np.uint64(self._buffer_rows + self._step)
-            num_leaving = int(np.searchsorted(keys, next_position << (_FRACTION + self._index_bits)))
+            next_row = np.uint64(self._buffer_rows + self._step) * self._packed_row
+            num_leaving = int(keys.searchsorted(next_row))
         leaving, self._pending = keys[:num_leaving], keys[num_leaving:]
         leaving &= self._index_mask
         return leaving.view(np.int64)
