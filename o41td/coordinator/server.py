@@ -10,11 +10,13 @@ A private loader's owner is its one consumer. A served loader's owner only keeps
 from __future__ import annotations
 
 import contextlib
+import gc
 import selectors
 import time
 from collections.abc import Callable
 from typing import Any, assert_never
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -149,6 +151,8 @@ class LoaderServer:
             while self._request is None:
                 self._pump()
             self._open()
+            gc.collect()
+            gc.freeze()  # what is known of shards stays; collections need not walk it
             while True:
                 self._pump()
         except _OwnerGone:
@@ -195,7 +199,7 @@ class LoaderServer:
         if self._request.known_sources is not None:
             self._sources = [SourceIndex.from_record(record) for record in self._request.known_sources]
         else:
-            self._sources = self._read_index(job)
+            self._sources = _laid_down_anew(self._read_index(job))
         self._by_stage = [[s for s in self._sources if s.stage == stage] for stage in range(len(job.stages))]
         self._addresses = BlockAddresses(self._by_stage)
         limit = job.memory_limit_bytes or default_memory_limit_bytes()
@@ -722,6 +726,17 @@ class LoaderServer:
             served_ranks=self._request.ranks if self._is_served else None,
             cache_dir=None if self._job is None else self._job.cache_dir,
         )
+
+
+def _laid_down_anew(sources: list[SourceIndex]) -> list[SourceIndex]:
+    """Returns the same sources, side by side in memory; takes them out of the list.
+
+    They were made among what is needed to open each shard, several times as much, and would keep nearly all of that
+    memory from going back to the system.
+    """
+    packed = [bytes(msgpack.packb(source.to_record(), unicode_errors="surrogateescape")) for source in sources]
+    sources.clear()
+    return [SourceIndex.from_record(msgpack.unpackb(record, unicode_errors="surrogateescape")) for record in packed]
 
 
 def _bad_rows_of(message: BlockDecoded | BlockFailed) -> tuple[BadRows, ...]:
