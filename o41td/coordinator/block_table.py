@@ -196,7 +196,7 @@ class BlockTable:
 
     def arena_rows(self, batches: Sequence[PlannedBatch]) -> NDArray[np.int64]:
         """Returns the arena rows of batches, all of whose blocks are decoded, end to end: int64."""
-        rows = self.arena_bases[np.concatenate([batch.handles for batch in batches])]
+        rows: NDArray[np.int64] = self.arena_bases[np.concatenate([batch.handles for batch in batches])]
         rows += np.concatenate([batch.rows for batch in batches])
         return rows
 
