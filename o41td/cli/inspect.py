@@ -55,7 +55,7 @@ def show_target(target: str, *, rows: int, input_format: str | None, plot_path: 
     for facts in record["files"]:
         _print_file(console, facts)
     if plot_path is not None:
-        console.print(Text(f"drawn in {plot_path}", style="dim"))
+        console.print(Text(f"drawn in {plot_path}", style="dim"), soft_wrap=True)
 
 
 def _print_split(console: Console, name: str, split: Mapping[str, Any]) -> None:

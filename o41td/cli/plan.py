@@ -100,7 +100,7 @@ def show_plan(
         console = open_console()
         console.print(view)
         if plot_path is not None:
-            console.print(Text(f"drawn in {plot_path}", style="dim"))
+            console.print(Text(f"drawn in {plot_path}", style="dim"), soft_wrap=True)
 
 
 def differences_view(differences: Sequence[Sequence[Any]]) -> RenderableType:
