@@ -1,6 +1,7 @@
 """A small object store over a folder, as far away as one likes: so long to each answer, so many bytes a second.
 
-It speaks plain HTTP, and enough of S3 for reading (list, HEAD, ranges) by a StorageConfig whose `endpoint_url` it is. It signs nothing, checks nothing, and costs little CPU: what is measured before it is the client.
+It speaks plain HTTP, and enough of S3 for reading (list, HEAD, ranges) by a StorageConfig whose `endpoint_url` it is.
+It checks no signature and costs little CPU: what is measured before it is the client.
 
     with serving(folder, latency_s=0.05, bytes_per_s=125e6) as url: ...
 """

@@ -36,6 +36,8 @@ FIRST_BYTE_S = 60.0
 """How long a store may take to begin an answer."""
 SILENCE_S = 30.0
 """How long it may send nothing in the middle of one."""
+_TIMER_SLACK_S = 1.0
+"""Setting a timer anew for each piece of an answer costs more than taking the piece."""
 _TELL_EVERY_S = 0.5
 _ALIVE_S = 60.0
 """How long the storage thread may take for a word before it is no longer vouched for."""
@@ -241,7 +243,8 @@ class Storage:
                     now_s = self.loop.time()
                     self.figures.received_bytes += count
                     patience.note_progress(now_s)
-                    timer.reschedule(now_s + SILENCE_S)
+                    if abs(now_s + SILENCE_S - (timer.when() or 0.0)) > _TIMER_SLACK_S:
+                        timer.reschedule(now_s + SILENCE_S)
 
                 return await attempt(store, on_bytes)
         except TimeoutError as error:
