@@ -231,6 +231,7 @@ class LoaderServer:
             crash_error=self._addresses.crash_error,
             stand_ins=stand_ins,
             num_ranks=len(self._request.ranks),
+            fetched_sources={(each.stage, each.source) for each in self._sources if is_remote_source(each)},
         )
         assert self._audience is not None
         self._audience.max_unsent_bytes = _MAX_UNSENT_BYTES + 4 * 8 * self._size.bound.shape.announced_rows

@@ -86,6 +86,35 @@ def test_only_what_is_projected_is_asked_for(bucket, tmp_path, open_stream, max_
     assert bucket.proxy.most_in_flight > 1
 
 
+@pytest.mark.parametrize("max_row_group_bytes", [64 << 20, 300_000], ids=["whole", "streamed"])
+def test_row_groups_of_many_slots_are_asked_for_once(bucket, tmp_path, open_stream, max_row_group_bytes):
+    """However many workers there are, and however many blocks a row group is cut into."""
+    rng = np.random.default_rng(2)
+    projected = 0
+    for number in range(2):
+        path = tmp_path / f"{number}.parquet"
+        table = pa.table({"id": np.arange(8000) + 8000 * number, "x": rng.random((8000, 8)).tolist()})
+        pq.write_table(table, path, row_group_size=4000, compression="none", use_dictionary=False)
+        footer = pq.read_metadata(path)
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            projected += sum(group.column(column).total_compressed_size for column in range(2))
+        bucket.put(f"data/{path.name}", path.read_bytes())
+    fields = [ProjectedField(name="id", dtype="i64"), ProjectedField(name="x", dtype="f32", length=8, exact=False)]
+    config = ref.stream_config(
+        ref.stage_of([bucket.uri("data/")], batch_size=100),
+        fields=fields,
+        block_rows=400,
+        threads=3,
+        max_row_group_bytes=max_row_group_bytes,
+    )
+    ids = ref.ids_of(list(open_stream(config, storage=bucket.storage)))
+    assert ids == list(range(16_000))
+    footers = 2 * tail_bytes_of((tmp_path / "0.parquet").stat().st_size)
+    asked = sum(each.range_bytes for each in bucket.proxy.gets())
+    assert projected <= asked + footers
+    assert asked <= 1.1 * projected + 3 * footers  # each worker looks at the footers of what it decodes
+
+
 def test_many_shards_are_opened_by_one_list_and_a_request_each(bucket):
     """Names, sizes and etags come with the list; each footer is one request for the shard's end, many side by side."""
     sink = pa.BufferOutputStream()
