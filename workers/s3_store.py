@@ -16,6 +16,7 @@ import html
 import re
 import ssl
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -186,6 +187,12 @@ class S3Store(ObjectStore):
             if most is not None and len(found) >= most:
                 break
         return found
+
+    def credentials_left_s(self) -> float | None:
+        """Of credentials that were found in the surroundings and are to be renewed; others do not tell."""
+        signer = getattr(getattr(self._filesystem, "_s3", None), "_request_signer", None)
+        ends = getattr(getattr(signer, "_credentials", None), "_expiry_time", None)
+        return None if ends is None else float((ends - datetime.now(UTC)).total_seconds())
 
     def fault_of(self, error: Exception) -> StoreFault:
         """Returns what an exception of s3fs, botocore or aiohttp means."""

@@ -210,6 +210,11 @@ class Storage:
 
         return await self._persist(uri, attempt)
 
+    async def credentials_left_s(self, uri: str) -> float | None:
+        """For how many seconds the credentials that an object is read with are good; None where they do not tell."""
+        async with self._connection(uri) as store:
+            return store.credentials_left_s()
+
     async def _persist(self, uri: str, attempt: _Attempt[T]) -> T:
         """Tries until it is done, or there is no use in trying."""
         patience = Patience(self.settings.give_up_after_s, now_s=self.loop.time(), draw=self._draw)

@@ -26,6 +26,7 @@ from o41td import (
     plan,
     resume_batch_stream,
 )
+from o41td.checking import check
 from o41td.workers.remote_objects import tail_bytes_of
 from sample_nodes import Scale
 
@@ -281,6 +282,26 @@ def test_the_command_line_reaches_stores_and_reads_no_environment(bucket, write_
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out.splitlines()[-1])["rows"] == 60
     assert {asked.key_id for asked in bucket.proxy.log} == {"own-key"}
+
+
+def test_check_looks_at_the_store(bucket, write_shards):
+    """Latency, bandwidth and credentials of each store; far away is a warning, one that refuses a failure."""
+    bucket.put_files(write_shards((60, 60), longest=1000, compression="none"))
+    bucket.proxy.latency_s = 0.3
+    config = ref.stream_config(ref.stage_of([bucket.uri("data/")], batch_size=20))
+    record = check(config, storage=bucket.storage_with(session_token="token-of-the-test"))
+    assert "token-of-the-test" not in json.dumps(record)
+    probes = {probe["name"]: probe for probe in record["probes"] if probe["group"] == f"s3://{bucket.name}"}
+    assert probes["latency"]["state"] == "warn"
+    assert float(probes["latency"]["found"].split()[0]) >= 300
+    assert probes["bandwidth"]["found"].split("/s")[0].endswith("B")
+    assert "session token" in probes["credentials"]["found"]
+    bucket.proxy.latency_s = 0.0
+    bucket.proxy.fail(faults.status(403, "AccessDenied", "not yours"), times=99, ranged=True)
+    record = check(config, storage=bucket.storage)
+    (probe,) = [probe for probe in record["probes"] if probe["group"] == f"s3://{bucket.name}"]
+    assert (record["state"], probe["state"]) == ("fail", "fail")
+    assert "not yours" in probe["found"]
 
 
 def test_what_the_block_cache_has_is_asked_of_no_store(bucket, write_shards, open_stream, tmp_path):
