@@ -23,7 +23,7 @@ from o41td.errors import ChangedDataError, MissingShardError, StorageError
 from o41td.workers.object_store import ObjectInfo, ObjectStore, StorageSettings, scheme_of
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, Patience, StoreFault
-from o41td.workers.storage_figures import StorageFigures
+from o41td.workers.storage_figures import FETCHING, BlockFigures, StorageFigures
 
 __all__ = ["Storage"]
 
@@ -201,7 +201,8 @@ class Storage:
                 on_bytes(len(chunk))
 
             if rest.num_bytes:
-                self.figures.requested_bytes += rest.num_bytes
+                for figures in self._figures():
+                    figures.requested_bytes += rest.num_bytes
                 await store.read(uri, rest, info, sink)
             if received < wanted.num_bytes:
                 short = wanted.num_bytes - received
@@ -234,19 +235,28 @@ class Storage:
                     pause_s = 0.0
                 if pause_s is None:
                     _raise_failure(uri, fault, patience, self.loop.time())
-            self.figures.retries += 1
+            for figures in self._figures():
+                figures.retries += 1
             await asyncio.sleep(pause_s)
+
+    def _figures(self) -> tuple[StorageFigures | BlockFigures, ...]:
+        """Where what is done now is counted."""
+        block = FETCHING.get()
+        return (self.figures,) if block is None else (self.figures, block)
 
     async def _tried(self, store: ObjectStore, attempt: _Attempt[T], patience: Patience) -> T:
         patience.attempts += 1
-        self.figures.requests += 1
+        every = self._figures()
+        for figures in every:
+            figures.requests += 1
         self.figures.in_flight += 1
         try:
             async with asyncio.timeout(FIRST_BYTE_S) as timer:
 
                 def on_bytes(count: int) -> None:
                     now_s = self.loop.time()
-                    self.figures.received_bytes += count
+                    for figures in every:
+                        figures.received_bytes += count
                     patience.note_progress(now_s)
                     if abs(now_s + SILENCE_S - (timer.when() or 0.0)) > _TIMER_SLACK_S:
                         timer.reschedule(now_s + SILENCE_S)

@@ -79,12 +79,15 @@ def test_only_what_is_projected_is_asked_for(bucket, tmp_path, open_stream, max_
     config = ref.stream_config(
         ref.stage_of(uris, batch_size=1000), fields=fields, max_row_group_bytes=max_row_group_bytes, block_rows=5000
     )
-    ids = ref.ids_of(list(open_stream(config, storage=bucket.storage)))
-    assert ids == list(range(2 * rows))
+    stream = open_stream(config, storage=bucket.storage)
+    assert ref.ids_of(list(stream)) == list(range(2 * rows))
     asked = sum(each.range_bytes for each in bucket.proxy.gets())
     footers = sum(tail_bytes_of(path.stat().st_size) for path in paths)
     assert projected <= asked <= 1.1 * projected + footers
     assert bucket.proxy.most_in_flight > 1
+    (source,) = stream.stats()["sources"]
+    assert projected - footers <= source["storage"]["received_bytes"] <= source["storage"]["requested_bytes"] <= asked
+    assert source["storage"]["wait_s"] > 0
 
 
 @pytest.mark.parametrize("max_row_group_bytes", [64 << 20, 300_000], ids=["whole", "streamed"])
