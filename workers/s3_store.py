@@ -36,6 +36,7 @@ from o41td.workers.object_store import (
 from o41td.workers.ranged_get import get_range
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, StoreFault
+from o41td.workers.s3_options import s3_options
 
 __all__ = ["S3Store"]
 
@@ -65,35 +66,20 @@ class S3Store(ObjectStore):
         Raises:
             StoreFault: There are to be none.
         """
-        if not (settings.access_key_id or settings.anonymous or settings.ambient_credentials):
-            why = "no credentials are given: give keys, or set `anonymous` or `ambient_credentials`"
-            raise StoreFault(FaultKind.REFUSED, why)
-        signs = not settings.anonymous and not settings.ambient_credentials
         self._settings = settings
         self._session: aiohttp.ClientSession | None = None
         self._links: dict[str, tuple[float, URL]] = {}  # by URI: when it was made, and it
         self._without_links: set[str] = set()  # buckets
         self._filesystem = s3fs.S3FileSystem(
-            anon=settings.anonymous,
-            endpoint_url=settings.endpoint_url,
-            key=settings.access_key_id if signs else None,
-            secret=settings.secret_access_key if signs else None,
-            token=settings.session_token if signs else None,
-            client_kwargs={"region_name": settings.region} if settings.region else {},
-            config_kwargs={
-                **({} if settings.anonymous else {"signature_version": "s3v4"}),
-                "retries": {"total_max_attempts": 1, "mode": "standard"},
-                "s3": {"addressing_style": "virtual" if settings.virtual_hosted_style else "path"},
-                "connect_timeout": _CONNECT_S,
-                "read_timeout": None,
-                "max_pool_connections": settings.max_requests_in_flight,
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-            },
+            **s3_options(
+                settings,
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                connect_timeout=_CONNECT_S,
+                read_timeout=None,
+                max_pool_connections=settings.max_requests_in_flight,
+            ),
             asynchronous=True,
             loop=asyncio.get_running_loop(),
-            skip_instance_cache=True,
-            use_listings_cache=False,
         )
 
     async def stat(self, uri: str) -> ObjectInfo:

@@ -16,6 +16,7 @@ import stream_reference as ref
 from command_line import o41td_in_a_process
 from o41td import (
     ChangedDataError,
+    ConfigError,
     FileSource,
     JsonLines,
     ManifestSource,
@@ -285,6 +286,37 @@ def test_the_command_line_reaches_stores_and_reads_no_environment(bucket, write_
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out.splitlines()[-1])["rows"] == 60
     assert {asked.key_id for asked in bucket.proxy.log} == {"own-key"}
+
+
+def test_a_data_set_is_written_to_a_store_and_streamed_from_it(bucket, write_shards, open_stream, tmp_path):
+    """`write --storage` publishes it, a manifest's split streams, and the prefix of all splits is refused."""
+    paths = write_shards((60, 40))
+    (tmp_path / "storage.json").write_text(
+        json.dumps(
+            {
+                "endpointUrl": bucket.proxy.url,
+                "region": "us-east-1",
+                "accessKeyId": "the-key-id",
+                "secretAccessKey": "s",
+            }
+        )
+    )
+    where = ["--to", bucket.uri("sets/one"), "--storage", tmp_path / "storage.json", "--json"]
+    done = o41td("write", *paths, "--split", "train=0.8", "--split", "validation=0.2", "--split-by", "id", *where)
+    assert (done.code, done.err) == (0, "")
+    report = json.loads(done.out)
+    assert {asked.key_id for asked in bucket.proxy.log} == {"the-key-id"}
+    rows = {name: split["rows"] for name, split in report["splits"].items()}
+    assert sum(rows.values()) == 100
+    source = ManifestSource(manifest_uri=report["manifest"], split="train", curriculum_stages=[])
+    config = ref.stream_config(ref.stage_of(source, batch_size=8), fields=ref.ID_ONLY)
+    ids = ref.ids_of(list(open_stream(config, storage=bucket.storage)))
+    assert len(set(ids)) == len(ids) == rows["train"]
+    mixed = ref.stream_config(ref.stage_of([bucket.uri("sets/")]), fields=ref.ID_ONLY)
+    with pytest.raises(ConfigError, match=r"sets/one holds the splits train, validation"):
+        open_stream(mixed, storage=bucket.storage)
+    own = ref.stream_config(ref.stage_of([bucket.uri("sets/one/validation/")], batch_size=8), fields=ref.ID_ONLY)
+    assert sorted(ids + ref.ids_of(list(open_stream(own, storage=bucket.storage)))) == list(range(100))
 
 
 def test_check_looks_at_the_store(bucket, write_shards):
