@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import pairwise
 
 import pytest
@@ -273,3 +274,15 @@ def test_missing_buckets_and_credentials_are_told(bucket):
         objects.stat(bucket.uri("a"))
     with reaching(bucket.storage) as objects, pytest.raises(O41Error, match="404"):
         objects.stat("s3://no-such-bucket/a")
+
+
+def test_a_package_that_is_missing_is_named():
+    """What a store is reached through may not be installed: the error says what to install, at once."""
+    packages = {"gs": "gcsfs", "az": "adlfs", "hf": "huggingface_hub"}
+    missing = {scheme: package for scheme, package in packages.items() if find_spec(package) is None}
+    if not missing:
+        pytest.skip("all of them are installed")
+    with reaching(StorageConfig()) as objects:
+        for scheme, package in missing.items():
+            with pytest.raises(StorageError, match=rf"{scheme}:// cannot be used: .*{package}"):
+                objects.stat(f"{scheme}://bucket/a")
