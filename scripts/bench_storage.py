@@ -1,7 +1,7 @@
 """Measures streams out of a store that is far away: how fast, beside the same files on local disk and the store's pipe.
 
-    PYTHONPATH=scripts .venv/bin/python scripts/bench_storage.py --data FOLDER
-    PYTHONPATH=scripts .venv/bin/python scripts/bench_storage.py --open 500 --latency-s 0.2
+    PYTHONPATH=scripts:tests/support .venv/bin/python scripts/bench_storage.py --data FOLDER
+    PYTHONPATH=scripts:tests/support .venv/bin/python scripts/bench_storage.py --open 500 --latency-s 0.2
 
 FOLDER is what scripts/bench wrote (--data). The store is `folder_store`, on the same cores. Every round runs a stream
 of the local files, one by HTTP and one by S3, each in a process of its own; what a stream could do is the smaller of
@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bench import cpu_s, measure_stream, measured
-from folder_store import serving
 
+from folder_store import serving
 from o41td import BatchStreamConfig, FileSource, ProjectedField, Stage, StorageConfig, open_batch_stream
 
 KINDS = ("local", "http", "s3")
