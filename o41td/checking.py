@@ -10,11 +10,13 @@ import sys
 import time
 import timeit
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from o41td.config import BatchStreamConfig, StorageConfig
+from o41td.encodings import NODE
 from o41td.errors import ConfigError, O41Error
 from o41td.fields import field_bytes
 from o41td.host_limits import host_limits, usable_cores
@@ -22,6 +24,7 @@ from o41td.host_memory import default_memory_limit_bytes, usable_memory_bytes
 from o41td.index import SourceIndex
 from o41td.index_cache import default_cache_folder
 from o41td.job import StreamJob
+from o41td.listing import is_local
 from o41td.outline import read_outline
 from o41td.probes import (
     FolderFigures,
@@ -34,6 +37,7 @@ from o41td.probes import (
     probe_folders,
     probe_host,
     probe_shards,
+    probe_store,
 )
 from o41td.service import Progress
 from o41td.workers.supervisor import describe_exit
@@ -85,6 +89,7 @@ def check(
     probes += probe_clock(host, sources)
     probes += probe_folders(folder_figures(job))
     probes += _schemas_probe(sources)
+    probes += _store_probes(sources, storage or StorageConfig())
     seen: list[Sampled] = []
     for stage, stage_job in enumerate(job.stages):
         for source in outline.sources_of(stage):
@@ -152,6 +157,39 @@ def _schemas_probe(sources: Sequence[SourceIndex]) -> list[Probe]:
     return [Probe(group="shards", name="footers and schemas", state="ok", found=found)]
 
 
+def _store_probes(sources: Sequence[SourceIndex], storage: StorageConfig) -> list[Probe]:
+    """Looks at every store through its largest shard."""
+    shards = [
+        shard for source in sources for shard in source.shards if not is_local(shard.uri) and source.encoding != NODE
+    ]
+    largest = {_store_of(shard.uri): shard for shard in sorted(shards, key=attrgetter("size_bytes"))}
+    if not largest:
+        return []
+    objects = [{"uri": each.uri, "size_bytes": each.size_bytes, "etag": each.etag} for each in largest.values()]
+    request = {"storage": storage.secret_record(), "objects": objects}
+    answers, died = _answers_of("o41td.workers.store_sample", request)
+    answers += [{"error": f"the process that asked ended: {died}"}] * (len(objects) - len(answers))
+    return [
+        probe
+        for store, answer in zip(largest, answers, strict=True)
+        for probe in probe_store(store, answer, _credentials_of(store, storage))
+    ]
+
+
+def _store_of(uri: str) -> str:
+    scheme, _, path = uri.partition("://")
+    return f"{scheme}://{path.partition('/')[0]}"
+
+
+def _credentials_of(store: str, storage: StorageConfig) -> str:
+    """What a store is read with, in a word."""
+    if storage.ambient_credentials:
+        return "ambient"
+    if not store.startswith("s3") or storage.anonymous:
+        return "none"
+    return "keys" if storage.session_token is None else "token"
+
+
 def _record(probes: Sequence[Probe], *, bound: int | None = None, seconds: float | None = None) -> dict[str, Any]:
     states = {probe.state for probe in probes}
     return {
@@ -198,14 +236,14 @@ def _read_samples(job: StreamJob, source: SourceIndex, count: int, storage: Stor
 def _answers_to(
     samples: Sequence[dict[str, Any]], max_row_group_bytes: int, storage: StorageConfig
 ) -> tuple[list[dict[str, Any]], str]:
+    request = {"max_row_group_bytes": max_row_group_bytes, "samples": samples, "storage": storage.secret_record()}
+    return _answers_of("o41td.workers.shard_sample", request)
+
+
+def _answers_of(module: str, request: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Has a process of its own answer a request, and returns its answers, and how it ended."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "o41td.workers.shard_sample"],
-        input=json.dumps(
-            {"max_row_group_bytes": max_row_group_bytes, "samples": samples, "storage": storage.secret_record()}
-        ),
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-P", "-m", module], input=json.dumps(request), capture_output=True, text=True, check=False
     )
     lines = [line for line in done.stdout.splitlines(keepends=True) if line.endswith("\n")]
     return [json.loads(line) for line in lines], describe_exit(done.returncode)

@@ -8,6 +8,7 @@ are
   leave out hidden names, names that begin with `_` (`_SUCCESS`, `_metadata`), empty "folder" markers, and, for folders,
   names without a suffix of the source's encoding (case does not matter). A dangling link that matches is an error:
   somebody meant it to be there.
+* A folder that holds several splits of a written data set is refused: validation rows would be trained on.
 * A folder of a Delta, Iceberg or Hudi table is refused: files of former versions lie beside those of the table's own.
 * Files listed twice by one source are refused: a row would come twice an epoch.
 """
@@ -23,8 +24,21 @@ from urllib.parse import unquote, urlsplit
 from o41td.encodings import suffixes_of
 from o41td.errors import ConfigError, MissingShardError
 
-__all__ = ["is_data_name", "is_local", "list_files", "local_path_of", "refuse_repeats"]
+__all__ = [
+    "RECORDS_FOLDER",
+    "is_data_name",
+    "is_local",
+    "list_files",
+    "local_path_of",
+    "refuse_repeats",
+    "refuse_splits",
+]
 
+RECORDS_FOLDER = "_o41td"
+"""Where a written data set keeps completion records and registrations, below the manifest's folder."""
+
+
+_SPLITS_FOLDER = f"{RECORDS_FOLDER}/shards/"
 _TABLE_MARKS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 
 
@@ -90,8 +104,11 @@ def _listed(entries: Sequence[str], source: str, suffixes: tuple[str, ...]) -> l
 
 
 def _below(folder: str, suffixes: tuple[str, ...], source: str) -> list[str]:
-    found = []
+    found: list[str] = []
+    records: list[str] = []
     for path in Path(folder).rglob("*"):
+        if _SPLITS_FOLDER in str(path):
+            records.append(path.relative_to(folder).as_posix())
         table = _TABLE_MARKS.get(path.name)
         if path.name.endswith(".metadata.json") and path.parent.name == "metadata":
             table = "Iceberg"
@@ -104,6 +121,7 @@ def _below(folder: str, suffixes: tuple[str, ...], source: str) -> list[str]:
         is_data = path.name.lower().endswith(suffixes) and is_data_name(path.relative_to(folder).parts)
         if is_data and not path.is_dir():
             found.append(str(path))
+    refuse_splits(records, folder, source)
     return sorted(found)
 
 
@@ -120,6 +138,35 @@ def _matching(pattern: str) -> list[str]:
 def is_data_name(parts: Iterable[str]) -> bool:
     """Whether none of the names on the way to a file is hidden, or begins with `_`."""
     return not any(part.startswith((".", "_")) for part in parts)
+
+
+def refuse_splits(names: Iterable[str], folder: str, source: str) -> None:
+    """Refuses a folder that holds several splits of one written data set.
+
+    Args:
+        names: What lies below it, relative to it; data sets are known by what they keep of their shards.
+        folder: The folder.
+        source: The source's name, for errors.
+
+    Raises:
+        ConfigError: It does.
+    """
+    splits: dict[str, set[str]] = {}
+    for name in names:
+        place, mark, record = f"/{name}".partition(f"/{_SPLITS_FOLDER}")
+        if mark and "/" in record:
+            splits.setdefault(place.strip("/"), set()).add(record.partition("/")[0])
+    for place, held in splits.items():
+        if len(held) > 1:
+            whole = "/".join(filter(None, (folder.rstrip("/"), place)))
+            raise ConfigError(
+                f"source {source!r}: {whole} holds the splits {', '.join(sorted(held))} of a written data set, and a "
+                "folder stands for all of them",
+                advice=(
+                    f"Take one from the manifest, ManifestSource(manifest_uri=…, split={min(held)!r}), or name its own "
+                    f"folder, {whole}/{min(held)}"
+                ),
+            )
 
 
 def refuse_repeats(paths: Sequence[str], source: str) -> None:

@@ -106,7 +106,7 @@ TAILS_BYTES = 4 * MIB
 FETCH_WASTE = 1.05
 """What is fetched ahead, by what is needed of it: gaps between column chunks are closed up to so much."""
 
-CACHE_WORK_BYTES = 6 * MIB
+CACHE_WORK_BYTES = 12 * MIB
 """What a worker takes more where it keeps blocks on disk: a part that is read, one that is written, two libraries."""
 
 RECORD_WORK_BYTES = 8 * MIB

@@ -26,6 +26,7 @@ __all__ = [
     "probe_folders",
     "probe_host",
     "probe_shards",
+    "probe_store",
 ]
 
 State = Literal["ok", "warn", "fail"]
@@ -37,6 +38,8 @@ _MUCH_PAD = 0.5
 _SLOW_CLOCK_S = 1e-6
 _CLOCK_BEHIND_S = 60.0
 _LITTLE_DISK_BYTES = 64 << 20
+_FAR_S = 0.2
+_SLOW_BYTES_PER_S = 10e6
 _START_S = 0.4
 """From `open_batch_stream` to the first order to a worker: two interpreters and their imports."""
 
@@ -257,6 +260,41 @@ def probe_fields(source: SourceIndex, samples: Sequence[Sampled], *, replaces_ba
                    "Set a shorter length, or pack several short records into a row")
         )  # fmt: skip
     return probes
+
+
+def probe_store(store: str, answer: Mapping[str, Any], kind: str) -> list[Probe]:
+    """Returns the probes of one store.
+
+    Args:
+        store: Its name: protocol, and bucket or host.
+        answer: What `workers.store_sample` saw of it.
+        kind: What it is read with: "none", "keys", "token" or "ambient".
+    """
+    if "error" in answer:
+        return [
+            _probe(store, "reachable", "fail", answer["error"], "Check the StorageConfig, and the way to the store")
+        ]
+    latency_s, bytes_per_s = answer["latency_s"], answer["read_bytes"] / max(1e-9, answer["read_s"])
+    # What a small object brings tells of the latency, and nothing of the bandwidth.
+    slow = bytes_per_s < _SLOW_BYTES_PER_S and answer["read_s"] > 2 * latency_s
+    left_s = answer["credentials_left_s"]
+    credentials = {
+        "none": "none are used",
+        "keys": "the keys given, which last until they are revoked",
+        "token": "a session token, which does not tell when it expires",
+        "ambient": "those of the surroundings"
+        + (", which do not expire" if left_s is None else f", good for {left_s / 60:.0f} min and then read anew"),
+    }[kind]
+    soon = kind == "token" or (left_s is not None and left_s < 0)
+    return [
+        _probe(store, "latency", "warn" if latency_s > _FAR_S else "ok", f"{latency_s * 1e3:.1f} ms a request",
+               "Opening and every block wait for it: read from nearer by, raise lookahead, or set cache_dir"),
+        _probe(store, "bandwidth", "warn" if slow else "ok",
+               f"{human_bytes(round(bytes_per_s))}/s by one connection, of {human_bytes(answer['read_bytes'])}",
+               "Several connections may bring more; if not, cache_dir spares all epochs but the first"),
+        _probe(store, "credentials", "warn" if soon else "ok", credentials,
+               "A run that outlives them ends in an error; let ambient_credentials find some that are renewed"),
+    ]  # fmt: skip
 
 
 def first_batch_s(job: StreamJob, sources: Sequence[SourceIndex], samples: Sequence[Sampled]) -> float | None:

@@ -18,8 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from o41td import StorageConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- begin: scripts/bench -->", "<!-- end: scripts/bench -->"
@@ -50,15 +54,17 @@ def measure_stream(
     pattern: str = "*.parquet",
     seed: int = 1,
     cache_dir: str | None = None,
+    files: Sequence[str] | None = None,
+    storage: StorageConfig | None = None,
 ) -> dict[str, Any]:
-    """Streams a workload's shards once in this process and returns its figures; prints nothing."""
+    """Streams a workload's shards, or `files` elsewhere, once in this process; returns figures, prints nothing."""
     from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage, open_batch_stream
 
     config = BatchStreamConfig(
         fields=[ProjectedField(**field) for field in fields_of(workload)],
         stages=[
             Stage(
-                sources=[FileSource(files=[str(folder / pattern)])],
+                sources=[FileSource(files=files or [str(folder / pattern)])],
                 batch_size=BATCH_SIZES[workload],
                 shuffle=Shuffle(buffer_rows=BUFFER_ROWS),
             )
@@ -67,7 +73,7 @@ def measure_stream(
         seed=seed,
         cache_dir=cache_dir,
     )
-    with open_batch_stream(config) as stream:
+    with open_batch_stream(config, storage=storage) as stream:
         first = stream.next()
         assert first is not None
         first_batch_s = time.clock_gettime(time.CLOCK_BOOTTIME) - process_started_s()
@@ -90,7 +96,7 @@ def measure_stream(
         "cpu_s": sum(cpu.values()),
         "first_batch_s": first_batch_s,
         "decoded_bytes": figures["decoded_bytes"],
-        **{name: figures[name] for name in ("fetch_s", "decode_s", "project_s", "wait_s", "cache")},
+        **{name: figures[name] for name in ("fetch_s", "decode_s", "project_s", "wait_s", "cache", "storage")},
     }
 
 

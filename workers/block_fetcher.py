@@ -28,6 +28,7 @@ from o41td.workers.remote_file import MAX_GAP_BYTES, MAX_WASTE, PART_BYTES
 from o41td.workers.remote_objects import RemoteObjects, ranges_over
 from o41td.workers.shard_facts import FactsShelf, ShardFacts, facts_of
 from o41td.workers.shard_file import ShardIdentity, raise_failure
+from o41td.workers.storage_figures import FETCHING, BlockFigures
 from o41td.workers.whole_columns import WholeColumns
 
 __all__ = ["BlockFetcher"]
@@ -69,6 +70,7 @@ class BlockFetcher:
         self._max_row_group_bytes = max_row_group_bytes
         self._plans = [PlanMemory() if of.chain is None else WholeColumns(of.columns) for of in sources]
         self._begun: dict[int, Future[None]] = {}
+        self._figures: dict[int, BlockFigures] = {}
         self._on_their_way: dict[_Unit, int] = {}  # by whom they are fetched; the storage thread's
 
     def begin(self, order: DecodeBlock) -> None:
@@ -78,7 +80,8 @@ class BlockFetcher:
         pieces = [Piece(*piece) for piece in order.pieces]
         remote = [piece for piece in pieces if not is_local(piece.uri) and not self._is_kept(order.source, piece)]
         if remote and not holds_records(self._sources[order.source].encoding):
-            self._begun[order.block_id] = self._objects.storage.start(self._fetch(order.block_id, order.source, remote))
+            fetching = self._fetch(order.block_id, order.source, remote, self.figures_of(order))
+            self._begun[order.block_id] = self._objects.storage.start(fetching)
 
     def wait(self, order: DecodeBlock) -> None:
         """Waits until a block's bytes are here. What goes wrong is told when they are read.
@@ -89,8 +92,13 @@ class BlockFetcher:
         if begun is not None:
             self._objects.storage.result_of(begun)
 
+    def figures_of(self, order: DecodeBlock) -> BlockFigures:
+        """Returns what was asked for a block so far, to be counted on."""
+        return self._figures.setdefault(order.block_id, BlockFigures())
+
     def end(self, order: DecodeBlock) -> None:
         """Lets go of a block's bytes."""
+        self._figures.pop(order.block_id, None)
         if self._begun.pop(order.block_id, None) is not None:
             self._objects.fetched.drop(order.block_id)
             self._objects.storage.loop.call_soon_threadsafe(self._forget, order.block_id)
@@ -101,7 +109,8 @@ class BlockFetcher:
         for unit in [unit for unit, by in self._on_their_way.items() if by == block_id]:
             del self._on_their_way[unit]
 
-    async def _fetch(self, block_id: int, source: int, pieces: Sequence[Piece]) -> None:
+    async def _fetch(self, block_id: int, source: int, pieces: Sequence[Piece], figures: BlockFigures) -> None:
+        FETCHING.set(figures)
         by_shard = groupby(sorted(pieces, key=attrgetter("uri", "row_group")), attrgetter("uri"))
         await asyncio.gather(*(self._fetch_shard(block_id, source, list(of_shard)) for _uri, of_shard in by_shard))
 

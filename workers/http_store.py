@@ -15,10 +15,9 @@ from o41td.workers.object_store import (
     ObjectInfo,
     ObjectStore,
     StorageSettings,
-    check_content_range,
-    check_etag,
     fault_of_status,
 )
+from o41td.workers.ranged_get import PLAIN, get_range
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, StoreFault
 
@@ -28,7 +27,6 @@ _CONNECT_S = 15
 _TOLD_BYTES = 200
 _CHANGED = "modified "
 _NOT_STRONG = ("W/", _CHANGED)
-_PLAIN = {"Accept-Encoding": "identity"}
 
 
 class HttpStore(ObjectStore):
@@ -50,7 +48,7 @@ class HttpStore(ObjectStore):
         """Looks at an object."""
         session = await self._filesystem.set_session()
         # One byte is asked for: a HEAD is often refused, and tells nothing of whether ranges are served.
-        async with session.get(self._filesystem.encode_url(uri), headers={**_PLAIN, "Range": "bytes=0-0"}) as answer:
+        async with session.get(self._filesystem.encode_url(uri), headers={**PLAIN, "Range": "bytes=0-0"}) as answer:
             if answer.status == 416:  # an empty object has no first byte
                 return ObjectInfo(0, _etag_of(answer.headers))
             await _refuse(answer)
@@ -65,19 +63,17 @@ class HttpStore(ObjectStore):
 
     async def read(self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]) -> None:
         """Asks for a range of an object once."""
-        headers = {**_PLAIN, "Range": f"bytes={wanted.start}-{wanted.stop - 1}"}
-        if info.etag is not None and not info.etag.startswith(_NOT_STRONG):
-            headers["If-Match"] = f'"{info.etag}"'
         session = await self._filesystem.set_session()
-        async with session.get(self._filesystem.encode_url(uri), headers=headers) as answer:
-            await _refuse(answer)
-            check_etag(info, _etag_of(answer.headers))
-            if answer.status == 206:
-                check_content_range(answer.headers.get("Content-Range"), wanted, info)
-            elif (wanted.start, wanted.stop) != (0, answer.content_length):
-                raise StoreFault(FaultKind.WHOLE, "the server ignores ranges: all of the object comes")
-            while chunk := await answer.content.readany():
-                sink(chunk)
+        await get_range(
+            session,
+            self._filesystem.encode_url(uri),
+            wanted,
+            info,
+            sink,
+            is_strong=info.etag is not None and not info.etag.startswith(_NOT_STRONG),
+            etag_of=_etag_of,
+            refuse=_refuse,
+        )
 
     async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:  # noqa: ARG002
         """Refuses: name each shard, or a manifest."""

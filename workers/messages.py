@@ -29,6 +29,7 @@ __all__ = [
     "BatchesReady",
     "BlockDecoded",
     "BlockFailed",
+    "BlockFetched",
     "CacheUsed",
     "CountGoesOn",
     "DecodeBlock",
@@ -224,6 +225,17 @@ class CacheUsed(NamedTuple):
     evicted_bytes: int
     broken_files: int
     failure: str | None
+
+
+class BlockFetched(NamedTuple):
+    """What a block has had stores asked for, sent before the block's own answer; `wait_s` is what it has waited."""
+
+    block_id: int
+    requests: int
+    retries: int
+    requested_bytes: int
+    received_bytes: int
+    wait_s: float
 
 
 class ResultsUsed(NamedTuple):
@@ -448,6 +460,7 @@ Message = (
     | DecodeBlock
     | PieceBegun
     | CacheUsed
+    | BlockFetched
     | ResultsUsed
     | BlockDecoded
     | BlockFailed
@@ -483,6 +496,7 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     DecodeBlock,
     PieceBegun,
     CacheUsed,
+    BlockFetched,
     ResultsUsed,
     BlockDecoded,
     BlockFailed,

@@ -85,6 +85,10 @@ class ObjectStore(ABC):
             StoreFault: `REFUSED` where such a store lists nothing.
         """
 
+    def credentials_left_s(self) -> float | None:
+        """For how many seconds its credentials are good; None where they do not tell."""
+        return None
+
     @abstractmethod
     def fault_of(self, error: Exception) -> StoreFault:
         """Returns what an exception of the library means."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from o41td.encodings import suffixes_of
 from o41td.errors import ConfigError, MissingShardError, O41Error
-from o41td.listing import is_data_name
+from o41td.listing import is_data_name, refuse_splits
 from o41td.workers.object_store import ObjectInfo, scheme_of
 from o41td.workers.ranges import ByteRange
 from o41td.workers.storage import Storage
@@ -129,6 +129,8 @@ class RemoteListing:
         listed = await self._storage.listed(f"{scheme}://{root}")
         fixed = len(f"{scheme}://{root[: root.rfind('/') + 1]}")
         names = re.compile(glob_pattern(entry)) if wild is not None else None
+        if names is None:
+            refuse_splits((uri[fixed:] for uri, _info in listed), entry, source)
         found = sorted(
             (uri, info)
             for uri, info in listed

@@ -20,6 +20,8 @@ _MOST_TAIL_BYTES = 64 << 10
 _MAGIC_BYTES = 8
 _MAGIC = b"PAR1"
 
+_Object = tuple[str, ObjectInfo]
+
 
 class Tail(NamedTuple):
     """The end of an object, from byte `start` on: of a Parquet shard at least its footer."""
@@ -45,7 +47,9 @@ class RemoteObjects:
         """Knows of none."""
         self.storage = storage
         self.fetched = FetchedBytes()
-        self._tails: OrderedDict[tuple[str, ObjectInfo], asyncio.Task[Tail]] = OrderedDict()
+        self._tails: OrderedDict[_Object, Tail] = OrderedDict()
+        self._tails_bytes = 0
+        self._coming: dict[_Object, asyncio.Task[Tail]] = {}  # and those that failed, until that is told
 
     def stat(self, uri: str) -> ObjectInfo:
         """Looks at an object.
@@ -85,22 +89,30 @@ class RemoteObjects:
     async def tail_on_loop(self, uri: str, info: ObjectInfo) -> Tail:
         """As `tail`, on the storage thread; who asks while it is on its way waits for the same."""
         key = (uri, info)
-        task = self._tails.get(key)
+        tail = self._tails.get(key)
+        if tail is not None:
+            self._tails.move_to_end(key)
+            return tail
+        task = self._coming.get(key)
         if task is None:
-            task = self._tails[key] = asyncio.ensure_future(self._read_tail(uri, info))
-        elif task.done() and task.exception() is not None:
-            del self._tails[key]  # whoever asks next hears of the failure, and only who asks again tries again
+            task = self._coming[key] = asyncio.ensure_future(self._tail_to_keep(uri, info))
+        elif task.done():
+            del self._coming[key]  # whoever asks next hears of the failure, and only who asks again tries again
             return task.result()
-        self._tails.move_to_end(key)
-        tail = await asyncio.shield(task)
-        self._keep_few()
-        return tail
+        return await asyncio.shield(task)
 
     def known_tail(self, uri: str, info: ObjectInfo) -> Tail | None:
         """Returns the end of an object if it is here. Called by: any thread."""
-        task = self._tails.get((uri, info))
-        is_here = task is not None and task.done() and not task.cancelled() and task.exception() is None
-        return task.result() if task is not None and is_here else None
+        return self._tails.get((uri, info))
+
+    async def _tail_to_keep(self, uri: str, info: ObjectInfo) -> Tail:
+        tail = await self._read_tail(uri, info)
+        del self._coming[uri, info]
+        self._tails[uri, info] = tail
+        self._tails_bytes += len(tail.data)
+        while self._tails_bytes > TAILS_BYTES and len(self._tails) > 1:
+            self._tails_bytes -= len(self._tails.popitem(last=False)[1].data)
+        return tail
 
     async def _read_tail(self, uri: str, info: ObjectInfo) -> Tail:
         start = info.size_bytes - tail_bytes_of(info.size_bytes)
@@ -111,15 +123,6 @@ class RemoteObjects:
             return Tail(start, data)
         rest = await self.storage.fetch(uri, ByteRange(start - before, start), info)
         return Tail(start - before, memoryview(b"".join((rest, data))))
-
-    def _keep_few(self) -> None:
-        done = [(key, len(task.result().data)) for key, task in self._tails.items() if self.known_tail(*key)]
-        left = sum(size for _key, size in done)
-        for key, size in done[:-1]:
-            if left <= TAILS_BYTES:
-                return
-            left -= size
-            del self._tails[key]
 
 
 def _footer_bytes_of(tail: memoryview) -> int:

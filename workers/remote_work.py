@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, fields
+from dataclasses import asdict, astuple, fields
 from typing import Any
 
 from o41td.encodings import holds_records
@@ -18,6 +18,7 @@ from o41td.workers.block_fetcher import BlockFetcher
 from o41td.workers.messages import (
     BlockDecoded,
     BlockFailed,
+    BlockFetched,
     DecodeBlock,
     Message,
     ReadFooter,
@@ -29,7 +30,7 @@ from o41td.workers.remote_listing import RemoteListing
 from o41td.workers.remote_objects import RemoteObjects
 from o41td.workers.shard_facts import FactsShelf
 from o41td.workers.storage import Storage
-from o41td.workers.storage_figures import StorageFigures
+from o41td.workers.storage_figures import FETCHING, StorageFigures
 from o41td.workers.surroundings import forget_surroundings
 
 __all__ = ["RemoteWork"]
@@ -101,14 +102,19 @@ class RemoteWork:
         """Decodes a block, once its bytes are here; time spent waiting for stores counts as fetching."""
         assert self._fetcher is not None
         self._fetcher.begin(order)
+        figures = self._fetcher.figures_of(order)
+        FETCHING.set(figures)
         before_s = self._storage.waited_s
         self._fetcher.wait(order)
         waiting_s = self._storage.waited_s - before_s
         try:
             answer = decoder.decode(order, on_piece)
         finally:
+            FETCHING.set(None)
             self._fetcher.end(order)
         self._tell_figures()
+        if figures.requests:
+            self._tell(BlockFetched(order.block_id, **asdict(figures), wait_s=self._storage.waited_s - before_s))
         if isinstance(answer, BlockFailed):
             return answer
         inside_s = self._storage.waited_s - before_s - waiting_s

@@ -3,17 +3,27 @@
 Requests are made with the client that it holds. Its file interface is left aside: it retries by itself, caches
 listings, and takes `?`, `//` and a slash at a key's end for syntax. Here a key is everything behind `s3://bucket/`,
 letter by letter.
+
+Ranges, which are nearly all requests, are asked for by links that the client signs, over a session of our own: that
+takes a third of the client's CPU a request, and spares a copy of what comes. Where a store takes no signed links (a
+policy forbids them, a bucket is of another region) the client asks, and goes on asking.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import html
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 import s3fs
 from botocore import exceptions as boto
+from botocore.httpsession import get_cert_path
+from yarl import URL
 
 from o41td.workers.object_store import (
     ObjectInfo,
@@ -23,13 +33,21 @@ from o41td.workers.object_store import (
     check_etag,
     fault_of_status,
 )
+from o41td.workers.ranged_get import get_range
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, StoreFault
+from o41td.workers.s3_options import s3_options
 
 __all__ = ["S3Store"]
 
 _CONNECT_S = 15
 _CHUNK_BYTES = 256 << 10
+_LINK_VALID_S = 3600
+_LINK_USED_S = 300
+_MOST_LINKS = 1024
+_SIGNATURE = re.compile(r"\?\S*X-Amz-\S*")
+_TOLD_BYTES = 4 << 10
+_NOT_BY_LINK = (FaultKind.DENIED, FaultKind.REFUSED)
 _EXPIRED = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestExpired", "TokenRefreshRequired"}
 )
@@ -48,30 +66,20 @@ class S3Store(ObjectStore):
         Raises:
             StoreFault: There are to be none.
         """
-        if not (settings.access_key_id or settings.anonymous or settings.ambient_credentials):
-            why = "no credentials are given: give keys, or set `anonymous` or `ambient_credentials`"
-            raise StoreFault(FaultKind.REFUSED, why)
-        signs = not settings.anonymous and not settings.ambient_credentials
+        self._settings = settings
+        self._session: aiohttp.ClientSession | None = None
+        self._links: dict[str, tuple[float, URL]] = {}  # by URI: when it was made, and it
+        self._without_links: set[str] = set()  # buckets
         self._filesystem = s3fs.S3FileSystem(
-            anon=settings.anonymous,
-            endpoint_url=settings.endpoint_url,
-            key=settings.access_key_id if signs else None,
-            secret=settings.secret_access_key if signs else None,
-            token=settings.session_token if signs else None,
-            client_kwargs={"region_name": settings.region} if settings.region else {},
-            config_kwargs={
-                "retries": {"total_max_attempts": 1, "mode": "standard"},
-                "s3": {"addressing_style": "virtual" if settings.virtual_hosted_style else "path"},
-                "connect_timeout": _CONNECT_S,
-                "read_timeout": None,
-                "max_pool_connections": settings.max_requests_in_flight,
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-            },
+            **s3_options(
+                settings,
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                connect_timeout=_CONNECT_S,
+                read_timeout=None,
+                max_pool_connections=settings.max_requests_in_flight,
+            ),
             asynchronous=True,
             loop=asyncio.get_running_loop(),
-            skip_instance_cache=True,
-            use_listings_cache=False,
         )
 
     async def stat(self, uri: str) -> ObjectInfo:
@@ -83,6 +91,27 @@ class S3Store(ObjectStore):
 
     async def read(self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]) -> None:
         """Asks for a range of an object once."""
+        bucket, _key = _bucket_and_key(uri)
+        if bucket not in self._without_links:
+            try:
+                await self._read_by_link(uri, wanted, info, sink)
+            except StoreFault as fault:
+                if fault.kind not in _NOT_BY_LINK:
+                    raise
+            else:
+                return
+        await self._read_by_client(uri, wanted, info, sink)
+        self._without_links.add(bucket)
+
+    async def _read_by_link(self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]) -> None:
+        link = await self._link(uri)
+        await get_range(
+            self._session_to(link), link, wanted, info, sink, is_strong=True, etag_of=_etag_of, refuse=_refuse
+        )
+
+    async def _read_by_client(
+        self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]
+    ) -> None:
         bucket, key = _bucket_and_key(uri)
         client = await self._filesystem.set_session()
         unchanged = {} if info.etag is None else {"IfMatch": f'"{info.etag}"'}
@@ -98,6 +127,39 @@ class S3Store(ObjectStore):
             while chunk := await body.read(_CHUNK_BYTES):
                 sink(chunk)
 
+    async def _link(self, uri: str) -> URL:
+        """A signed link to an object; one is used for a while, and never for as long as credentials have to live."""
+        now_s = asyncio.get_running_loop().time()
+        made_s, link = self._links.get(uri, (-_LINK_USED_S, URL()))
+        if now_s - made_s >= _LINK_USED_S:
+            if len(self._links) >= _MOST_LINKS:
+                self._links.clear()
+            bucket, key = _bucket_and_key(uri)
+            client = await self._filesystem.set_session()
+            signed = await client.generate_presigned_url(
+                "get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=_LINK_VALID_S
+            )
+            link = URL(signed, encoded=True)
+            self._links[uri] = now_s, link
+        return link
+
+    def _session_to(self, url: URL) -> aiohttp.ClientSession:
+        """Connections of our own; the certificates that they trust are those that the client trusts."""
+        if self._session is None:
+            trusted: ssl.SSLContext | bool = True
+            if url.scheme == "https":
+                is_ambient = self._settings.ambient_credentials
+                bundle = self._filesystem.session.get_config_variable("ca_bundle") if is_ambient else None
+                trusted = ssl.create_default_context(cafile=bundle or get_cert_path(True))
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._settings.max_requests_in_flight, ssl=trusted),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=self._settings.ambient_credentials,
+            )
+        return self._session
+
     async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:
         """Lists the objects whose URI begins so."""
         bucket, prefix = _bucket_and_key(prefix_uri)
@@ -112,11 +174,17 @@ class S3Store(ObjectStore):
                 break
         return found
 
+    def credentials_left_s(self) -> float | None:
+        """Of credentials that were found in the surroundings and are to be renewed; others do not tell."""
+        signer = getattr(getattr(self._filesystem, "_s3", None), "_request_signer", None)
+        ends = getattr(getattr(signer, "_credentials", None), "_expiry_time", None)
+        return None if ends is None else float((ends - datetime.now(UTC)).total_seconds())
+
     def fault_of(self, error: Exception) -> StoreFault:
         """Returns what an exception of s3fs, botocore or aiohttp means."""
         if isinstance(error, boto.ClientError):
             return _fault_of_answer(error.response)
-        reason = f"{type(error).__name__}: {error}"
+        reason = _SIGNATURE.sub("", f"{type(error).__name__}: {error}")
         if isinstance(error, _DENIED):
             return StoreFault(FaultKind.DENIED, reason)
         if isinstance(error, _LOST):
@@ -125,9 +193,19 @@ class S3Store(ObjectStore):
 
     async def close(self) -> None:
         """Closes connections."""
+        if self._session is not None:
+            await self._session.close()
         creator = getattr(self._filesystem, "_s3creator", None)
         if creator is not None:
             await creator.__aexit__(None, None, None)
+
+
+async def _refuse(answer: aiohttp.ClientResponse) -> None:
+    """Raises what an answer to a link means, if it is none that brings bytes."""
+    if answer.status not in (200, 206):
+        text = (await answer.content.read(_TOLD_BYTES)).decode("utf-8", "replace")
+        error = {key: html.unescape(value) for key, value in re.findall(r"<(Code|Message)>(.*?)</", text, re.DOTALL)}
+        raise _fault_of_answer({"Error": error, "ResponseMetadata": {"HTTPStatusCode": answer.status}})
 
 
 def _bucket_and_key(uri: str) -> tuple[str, str]:
@@ -135,7 +213,7 @@ def _bucket_and_key(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
-def _etag_of(answer: dict[str, Any]) -> str | None:
+def _etag_of(answer: Mapping[str, Any]) -> str | None:
     etag = answer.get("ETag")
     return None if etag is None else str(etag).strip('"')
 

@@ -23,7 +23,7 @@ from o41td.errors import ChangedDataError, MissingShardError, StorageError
 from o41td.workers.object_store import ObjectInfo, ObjectStore, StorageSettings, scheme_of
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, Patience, StoreFault
-from o41td.workers.storage_figures import StorageFigures
+from o41td.workers.storage_figures import FETCHING, BlockFigures, StorageFigures
 
 __all__ = ["Storage"]
 
@@ -36,6 +36,8 @@ FIRST_BYTE_S = 60.0
 """How long a store may take to begin an answer."""
 SILENCE_S = 30.0
 """How long it may send nothing in the middle of one."""
+_TIMER_SLACK_S = 1.0
+"""Setting a timer anew for each piece of an answer costs more than taking the piece."""
 _TELL_EVERY_S = 0.5
 _ALIVE_S = 60.0
 """How long the storage thread may take for a word before it is no longer vouched for."""
@@ -199,7 +201,8 @@ class Storage:
                 on_bytes(len(chunk))
 
             if rest.num_bytes:
-                self.figures.requested_bytes += rest.num_bytes
+                for figures in self._figures():
+                    figures.requested_bytes += rest.num_bytes
                 await store.read(uri, rest, info, sink)
             if received < wanted.num_bytes:
                 short = wanted.num_bytes - received
@@ -207,6 +210,11 @@ class Storage:
             return buffer
 
         return await self._persist(uri, attempt)
+
+    async def credentials_left_s(self, uri: str) -> float | None:
+        """For how many seconds the credentials that an object is read with are good; None where they do not tell."""
+        async with self._connection(uri) as store:
+            return store.credentials_left_s()
 
     async def _persist(self, uri: str, attempt: _Attempt[T]) -> T:
         """Tries until it is done, or there is no use in trying."""
@@ -227,21 +235,31 @@ class Storage:
                     pause_s = 0.0
                 if pause_s is None:
                     _raise_failure(uri, fault, patience, self.loop.time())
-            self.figures.retries += 1
+            for figures in self._figures():
+                figures.retries += 1
             await asyncio.sleep(pause_s)
+
+    def _figures(self) -> tuple[StorageFigures | BlockFigures, ...]:
+        """Where what is done now is counted."""
+        block = FETCHING.get()
+        return (self.figures,) if block is None else (self.figures, block)
 
     async def _tried(self, store: ObjectStore, attempt: _Attempt[T], patience: Patience) -> T:
         patience.attempts += 1
-        self.figures.requests += 1
+        every = self._figures()
+        for figures in every:
+            figures.requests += 1
         self.figures.in_flight += 1
         try:
             async with asyncio.timeout(FIRST_BYTE_S) as timer:
 
                 def on_bytes(count: int) -> None:
                     now_s = self.loop.time()
-                    self.figures.received_bytes += count
+                    for figures in every:
+                        figures.received_bytes += count
                     patience.note_progress(now_s)
-                    timer.reschedule(now_s + SILENCE_S)
+                    if abs(now_s + SILENCE_S - (timer.when() or 0.0)) > _TIMER_SLACK_S:
+                        timer.reschedule(now_s + SILENCE_S)
 
                 return await attempt(store, on_bytes)
         except TimeoutError as error:

@@ -1,10 +1,29 @@
-"""What a worker has asked of object stores: counted on its storage thread, told to the coordinator now and then."""
+"""What a worker has asked of object stores: counted on its storage thread, told to the coordinator now and then.
+
+What is asked for a block is counted for that block as well, whichever thread asks: tasks of the storage thread inherit
+the context of who began them.
+"""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["StorageFigures"]
+__all__ = ["FETCHING", "BlockFigures", "StorageFigures"]
+
+
+@dataclass(slots=True)
+class BlockFigures:
+    """Counts of one block: requests, those that followed one that failed, bytes asked for, bytes that came."""
+
+    requests: int = 0
+    retries: int = 0
+    requested_bytes: int = 0
+    received_bytes: int = 0
+
+
+FETCHING: ContextVar[BlockFigures | None] = ContextVar("FETCHING", default=None)
+"""The figures of the block that something is fetched for."""
 
 
 @dataclass(slots=True)

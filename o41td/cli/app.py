@@ -284,6 +284,7 @@ def write(
         str | None, typer.Option("--row-group-size", help="What a row group's rows take when decoded, about.")
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Shards that are written at once.")] = 2,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
@@ -309,7 +310,7 @@ def write(
         columns=column,
         threads=threads,
     )
-    write_data(job, as_json=as_json)
+    write_data(job, storage_path=storage, as_json=as_json)
 
 
 @app.command()
@@ -342,6 +343,7 @@ def pack(
         str, typer.Option("--shard-size", help="What a shard's rows take when decoded, about.")
     ] = "256MiB",
     threads: Annotated[int, typer.Option("--threads", min=1, help="Shards that are written at once.")] = 2,
+    storage: Storage = None,
     as_json: AsJson = False,
     _debug: Debug = False,
 ) -> None:
@@ -368,7 +370,7 @@ def pack(
         input_format=input_format,
         threads=threads,
     )
-    pack_documents(job, as_json=as_json)
+    pack_documents(job, storage_path=storage, as_json=as_json)
 
 
 @app.command()

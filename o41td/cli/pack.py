@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from o41td.cli.console import open_console
 from o41td.cli.file_progress import run_shown
+from o41td.cli.storage import storage_of
 from o41td.cli.wording import bytes_text, count_text, counted_text, duration_text
 from o41td.cli.write import manifest_uri_of, size_of
 from o41td.percentages import percent_text
@@ -43,11 +45,12 @@ def pack_job_of(inputs: Sequence[str], to: str, *, layout: str, shard_size: str,
     )
 
 
-def pack_documents(job: PackJob, *, as_json: bool) -> None:
+def pack_documents(job: PackJob, *, storage_path: Path | None = None, as_json: bool) -> None:
     """Pack, and say what came in and what went out.
 
     Args:
         job: what to pack.
+        storage_path: settings to reach remote storage.
         as_json: print one JSON object instead of text.
 
     Raises:
@@ -55,7 +58,10 @@ def pack_documents(job: PackJob, *, as_json: bool) -> None:
 
     Blocks: until the data set is published.
     """
-    report, wall_s = run_shown(lambda tell: run_pack(job, on_progress=tell), job, rows="documents", quiet=as_json)
+    storage = storage_of(storage_path)
+    report, wall_s = run_shown(
+        lambda tell: run_pack(job, storage=storage, on_progress=tell), job, rows="documents", quiet=as_json
+    )
     if as_json:
         print(json.dumps(pack_record(report, wall_s)), flush=True)  # noqa: T201 - a program reads this
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.table import Table
 from o41td.cli.console import open_console
 from o41td.cli.failure import UsageProblem
 from o41td.cli.file_progress import run_shown
+from o41td.cli.storage import storage_of
 from o41td.cli.wording import bytes_text, count_text, counted_text, digest_text, duration_text, speed_text
 from o41td.sizes import parse_size
 from o41td.writing.conversion import WriteJob, WriteReport, run_write
@@ -61,11 +63,12 @@ def write_job_of(
     )
 
 
-def write_data(job: WriteJob, *, as_json: bool) -> None:
+def write_data(job: WriteJob, *, storage_path: Path | None = None, as_json: bool) -> None:
     """Write, and say what was written.
 
     Args:
         job: what to write.
+        storage_path: settings to reach remote storage.
         as_json: print one JSON object instead of text.
 
     Raises:
@@ -73,7 +76,10 @@ def write_data(job: WriteJob, *, as_json: bool) -> None:
 
     Blocks: until the data set is published.
     """
-    report, wall_s = run_shown(lambda tell: run_write(job, on_progress=tell), job, rows="rows", quiet=as_json)
+    storage = storage_of(storage_path)
+    report, wall_s = run_shown(
+        lambda tell: run_write(job, storage=storage, on_progress=tell), job, rows="rows", quiet=as_json
+    )
     if as_json:
         print(json.dumps(report_record(report, wall_s)), flush=True)  # noqa: T201 - a program reads this
     else:

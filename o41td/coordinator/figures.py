@@ -21,7 +21,15 @@ from o41td.host_limits import core_wait_s, usable_cores
 from o41td.host_memory import own_bytes
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
-from o41td.workers.messages import BatchesGathered, BlockDecoded, CacheUsed, ResultsUsed, ServeFrom, StorageUsed
+from o41td.workers.messages import (
+    BatchesGathered,
+    BlockDecoded,
+    BlockFetched,
+    CacheUsed,
+    ResultsUsed,
+    ServeFrom,
+    StorageUsed,
+)
 
 __all__ = ["FIGURES_FORMAT", "LoaderFigures", "opening_record"]
 
@@ -33,6 +41,7 @@ _LOOK_S = 1.0
 _WORK = ("fetch_s", "decode_s", "project_s")
 _WORK_CPU = ("fetch_cpu_s", "decode_cpu_s", "project_cpu_s")
 _OF_STORAGE = ("requests", "retries", "renewals", "requested_bytes", "received_bytes")
+_OF_FETCHING = ("requests", "retries", "requested_bytes", "received_bytes", "wait_s")
 _OF_RANK = ("batches", "rows", "wait_s")
 _OF_CACHE = ("hits", "misses", "read_bytes", "written_bytes", "evicted_files", "evicted_bytes", "broken_files")
 
@@ -160,6 +169,21 @@ class LoaderFigures:
             "bytes_per_s": growth.get("storage received_bytes", 0.0) / max(1e-9, elapsed_s),
             "last_error": self.last_storage_error,
         }
+
+    def note_fetched(self, stage: int, source: int, message: BlockFetched) -> None:
+        """A worker has asked stores for a block of a source."""
+        for what in _OF_FETCHING:
+            name = f"fetched {what} of source {stage}/{source}"
+            self._counts[name] = self._counts.get(name, 0.0) + getattr(message, what)
+
+    def _fetched(self, name: str) -> dict[str, float] | None:
+        """What stores were asked for a source's blocks; None where nothing was."""
+        counts = {what: self._counts.get(f"fetched {what} of source {name}", 0.0) for what in _OF_FETCHING}
+        return (
+            {what: count if what == "wait_s" else int(count) for what, count in counts.items()}
+            if any(counts.values())
+            else None
+        )
 
     def note_cache(self, stage: int, source: int, message: CacheUsed) -> None:
         """A worker has used the block cache for a block of a source."""
@@ -304,6 +328,7 @@ class LoaderFigures:
             "decoded_rows": int(self._counts.get(f"rows of source {name}", 0)),
             "cache_hits": int(self._counts.get(f"hits of source {name}", 0)),
             "cache_misses": int(self._counts.get(f"misses of source {name}", 0)),
+            "storage": self._fetched(name),
             "recent_bytes": growth.get(f"bytes of source {name}", 0.0),
             "recent_work_s": growth.get(f"work of source {name}", 0.0),
         }

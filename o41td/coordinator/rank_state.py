@@ -43,6 +43,7 @@ class RankState:
     # Blocks that wait for a worker: a heap of (ordinal of the first batch that needs it, place in that batch,
     # tie-break, block). An entry is stale once the batch is sent or the block waits no more.
     _queue: list[tuple[int, int, int, Block]] = field(default_factory=list)
+    _aside: list[tuple[int, int, int, Block]] = field(default_factory=list)
     _num_queued: int = 0
     _num_unasked: int = 0  # batches sent since the last of which the consumer is to say that it has it
     # Handles of blocks that were looked at since they came into the table or were evicted: what waits is in the queue.
@@ -122,6 +123,16 @@ class RankState:
                 return ordinal - self.num_sent + self._first_distance, block
             heapq.heappop(self._queue)
         return None
+
+    def set_aside(self, block: Block) -> None:
+        """Has what is wanted next come before this block, until `take_back`."""
+        if self._queue and self._queue[0][3] is block:
+            self._aside.append(heapq.heappop(self._queue))
+
+    def take_back(self) -> None:
+        """Queues what was set aside."""
+        while self._aside:
+            heapq.heappush(self._queue, self._aside.pop())
 
     def queued(self) -> set[Block]:
         """Returns the blocks in the queue with an entry that is not stale."""

@@ -73,6 +73,7 @@ from o41td.workers.messages import (
     BatchesReady,
     BlockDecoded,
     BlockFailed,
+    BlockFetched,
     CacheUsed,
     CountGoesOn,
     FooterFailed,
@@ -235,6 +236,7 @@ class LoaderServer:
             crash_error=self._addresses.crash_error,
             stand_ins=stand_ins,
             num_ranks=len(self._request.ranks),
+            fetched_sources={(each.stage, each.source) for each in self._sources if is_remote_source(each)},
         )
         assert self._audience is not None
         self._audience.max_unsent_bytes = _MAX_UNSENT_BYTES + 4 * 8 * self._size.bound.shape.announced_rows
@@ -566,25 +568,31 @@ class LoaderServer:
                 key = self._table[message.block_id].key
                 self._figures.note_decoded(worker.number, key.stage, key.source, message)
                 self._handle(BlockWasDecoded(worker.number, message.block_id, _bad_rows_of(message)))
-            case CacheUsed():
-                assert self._table is not None
-                key = self._table[message.block_id].key
-                self._figures.note_cache(key.stage, key.source, message)
-                if message.failure is not None:
-                    self._tell_cache_failure(message.failure)
-            case ResultsUsed():
-                assert self._table is not None
-                key = self._table[message.block_id].key
-                self._figures.note_results(key.stage, key.source, message)
-                if message.failure is not None:
-                    text = f"results of nodes cannot be kept: {message.failure}. The stream goes on without"
-                    self._tell_all(LoaderNotice(text, is_warning=True))
+            case CacheUsed() | BlockFetched() | ResultsUsed():
+                self._note_of_block(message)
             case PieceBegun():
                 self._handle(PieceWasBegun(worker.number, message.block_id, message.piece))
             case BlockFailed():
                 self._handle(BlockWasRefused(worker.number, message.block_id, _bad_rows_of(message)))
             case _:
                 raise AssertionError(f"{type(message).__name__} is nothing that a worker is asked for")
+
+    def _note_of_block(self, message: CacheUsed | BlockFetched | ResultsUsed) -> None:
+        """Counts what a block took beside its decoding."""
+        assert self._table is not None
+        key = self._table[message.block_id].key
+        match message:
+            case CacheUsed():
+                self._figures.note_cache(key.stage, key.source, message)
+                if message.failure is not None:
+                    self._tell_cache_failure(message.failure)
+            case BlockFetched():
+                self._figures.note_fetched(key.stage, key.source, message)
+            case ResultsUsed():
+                self._figures.note_results(key.stage, key.source, message)
+                if message.failure is not None:
+                    text = f"results of nodes cannot be kept: {message.failure}. The stream goes on without"
+                    self._tell_all(LoaderNotice(text, is_warning=True))
 
     def _was_asked(self, worker: PooledWorker, message: Message) -> bool:
         """Whether a message answers what the worker does; a damaged one might send anything."""
@@ -597,7 +605,7 @@ class LoaderServer:
             case SourceResolved() | ResolveFailed():
                 is_there = isinstance(self._desk, SourceDesk)
                 return is_there and self._desk is not None and self._desk.awaits(worker.number, message.task_id)
-            case BlockDecoded() | BlockFailed() | PieceBegun() | CacheUsed() | ResultsUsed():
+            case BlockDecoded() | BlockFailed() | PieceBegun() | CacheUsed() | BlockFetched() | ResultsUsed():
                 if self._state is None or self._table is None:
                     return False
                 if not self._state.workers[worker.number].is_at(message.block_id):
@@ -607,6 +615,8 @@ class LoaderServer:
                     return 0 <= message.piece < len(block.pieces)
                 if isinstance(message, CacheUsed):
                     return self._job is not None and self._job.cache_dir is not None
+                if isinstance(message, BlockFetched):
+                    return is_remote_source(self._by_stage[block.key.stage][block.key.source])
                 if isinstance(message, ResultsUsed):
                     return self._has_nodes(block.key.stage, block.key.source)
                 return all(_are_rows_of(block, bad.rows) for bad in _bad_rows_of(message))

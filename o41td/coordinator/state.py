@@ -22,7 +22,7 @@ rows are given up as if its data were bad, which in effect it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, assert_never
 
@@ -83,12 +83,14 @@ class LoaderState:
         crash_error: Callable[[Block, int, str, int | None], dict[str, Any]],
         stand_ins: StandIns | None = None,
         num_ranks: int = 1,
+        fetched_sources: Collection[tuple[int, int]] = (),
     ) -> None:
         """`window_batches` bounds batches sent and not gathered, `ahead_rows` what is planned beyond them to find work.
 
         `crash_error` words the error of a block's piece that kills its workers. `stand_ins` replaces rows that cannot
         be had; without, they are the end of the stream. `num_ranks` is how many ranks may be attached at once;
-        `num_slots` must be as many times the blocks of one batch.
+        `num_slots` must be as many times the blocks of one batch. `fetched_sources` are the sources, as (stage,
+        source), of which a worker fetches all of a unit to decode a slice: slices wait for the worker that has it.
         """
         self.table = table
         self.slots = SlotPool(num_slots)
@@ -104,6 +106,7 @@ class LoaderState:
         self._crash_error = crash_error
         self._stand_ins = stand_ins
         self._num_ranks = num_ranks
+        self._fetched_sources = fetched_sources
         self._now_s = 0.0
         self._num_served = 0
         self._instructions: list[Instruction] = []
@@ -418,11 +421,18 @@ class LoaderState:
 
     def _issue(self) -> None:
         """Gives blocks to workers in the order of urgency, while there are slots and room in a worker's queue."""
+        num_aside = 0
         while (wanted := self._first_wanted()) is not None:
             need, block = wanted
-            worker = self._worker_for(block)
+            able = [w for w in self.workers.values() if w.ready and not w.stalled and len(w.queue) < self.lookahead]
+            worker = self._worker_for(block, able)
+            if worker is None and able and self.slots.num_free > num_aside + 1:  # a slot is left to each that waits
+                num_aside += 1
+                for rank in self.ranks.values():
+                    rank.set_aside(block)
+                continue
             if worker is None or not (self.slots.num_free or self._make_room(need)):
-                return
+                break
             if self._stand_ins is not None and block.tries is None:
                 self._stand_ins.prepare(block)
             self.table.move(block, "issue")
@@ -447,6 +457,8 @@ class LoaderState:
                     without=frozenset(block.lost),
                 )
             )
+        for rank in self.ranks.values():
+            rank.take_back()
 
     def _first_wanted(self) -> tuple[tuple[int, int], Block] | None:
         """Returns the most urgent block that waits, after its need: (distance, when the rank was served last)."""
@@ -457,18 +469,21 @@ class LoaderState:
                 first = (wanted[0], rank.served_at), wanted[1]
         return first
 
-    def _worker_for(self, block: Block) -> WorkerState | None:
-        """The worker that decoded the slice before, while its queue has room; else the one with the shortest queue."""
-        able = [w for w in self.workers.values() if w.ready and not w.stalled and len(w.queue) < self.lookahead]
-        if not able:
-            return None
+    def _worker_for(self, block: Block, able: Sequence[WorkerState]) -> WorkerState | None:
+        """The worker that decoded the slice before, while its queue has room; else the one with the shortest queue.
+
+        Where another would fetch the unit again, the slice waits (None).
+        """
         piece = block.pieces[0]
         if piece.row_start:
             unit = (block.key.stage, block.key.source, piece.unit)
-            for worker in able:
-                if worker.last_unit == unit:
-                    return worker
-        return min(able, key=lambda worker: (len(worker.queue), worker.worker))
+            for worker in self.workers.values():
+                if worker.last_unit == unit and worker.ready and not worker.stalled:
+                    if worker in able:
+                        return worker
+                    if unit[:2] in self._fetched_sources:
+                        return None
+        return min(able, key=lambda worker: (len(worker.queue), worker.worker), default=None)
 
     def _make_room(self, need: tuple[int, int]) -> bool:
         """Evicts the decoded block that is needed latest, if it is needed after the batch for which a rank starves."""

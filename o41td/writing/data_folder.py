@@ -22,6 +22,9 @@ from o41td.durable_files import force_folder
 from o41td.errors import O41Error, StorageError
 from o41td.listing import is_local, local_path_of
 from o41td.storage_config import StorageConfig
+from o41td.workers.object_store import StorageSettings
+from o41td.workers.retry import StoreFault
+from o41td.workers.s3_options import s3_options
 
 __all__ = ["DataFolder", "LocalFolder", "RemoteFolder", "open_folder", "told_as_storage"]
 
@@ -190,11 +193,11 @@ class RemoteFolder(DataFolder):
 
         self.uri = uri.rstrip("/")
         protocol = uri.partition("://")[0]
-        options = _s3_options(storage or StorageConfig()) if protocol in ("s3", "s3a") else {}
+        options = {"use_listings_cache": False, "skip_instance_cache": True}
+        if protocol in ("s3", "s3a"):
+            options = _s3_options(uri, storage or StorageConfig())
         with told_as_storage(uri):
-            self._files: Any = fsspec.filesystem(
-                protocol, use_listings_cache=False, skip_instance_cache=True, **options
-            )
+            self._files: Any = fsspec.filesystem(protocol, **options)
             self._root = str(self._files._strip_protocol(self.uri)).rstrip("/")  # noqa: SLF001 - fsspec's own way to do it
 
     def create(self, name: str, data: bytes) -> bool:
@@ -249,26 +252,11 @@ class RemoteFolder(DataFolder):
         return f"{self._root}/{name}"
 
 
-def _s3_options(storage: StorageConfig) -> dict[str, Any]:
-    """The arguments of s3fs for a storage config."""
-    secret = storage.secret_record()
-    client: dict[str, Any] = {"region_name": secret["region"]} if secret["region"] else {}
-    if secret["endpoint_url"]:
-        client["endpoint_url"] = secret["endpoint_url"]
-    style = "virtual" if storage.virtual_hosted_style else "path" if secret["endpoint_url"] else "auto"
-    options: dict[str, Any] = {
-        "client_kwargs": client,
-        "config_kwargs": {"s3": {"addressing_style": style}},
-        "anon": storage.anonymous,
-    }
-    if secret["access_key_id"]:
-        options |= {"key": secret["access_key_id"], "secret": secret["secret_access_key"]}
-        options |= {"token": secret["session_token"]} if secret["session_token"] else {}
-    elif not (storage.anonymous or storage.ambient_credentials):
-        raise StorageError(
-            "no credentials are given", advice="Give keys in StorageConfig, or set ambient_credentials or anonymous"
-        )
-    return options
+def _s3_options(uri: str, storage: StorageConfig) -> dict[str, Any]:
+    try:
+        return s3_options(StorageSettings.from_record(storage.secret_record()))
+    except StoreFault as fault:
+        raise StorageError(fault.answer, uri=uri, advice="Pass a StorageConfig, or --storage FILE") from fault
 
 
 def _is_refused_condition(error: OSError) -> bool:

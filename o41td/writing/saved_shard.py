@@ -8,12 +8,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from o41td.errors import CorruptDataError
+from o41td.listing import RECORDS_FOLDER
 from o41td.plain_json import parse_plain_json
 
 __all__ = ["RECORDS_FOLDER", "SavedShard", "record_name_of"]
-
-RECORDS_FOLDER = "_o41td"
-"""Where completion records and registrations lie, below the manifest's folder; listings pass over such names."""
 
 _VERSION = 1
 _MAX_BYTES = 1 << 26

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import folder_store
 from loader_processes import run_python, worker_pids
 from memory_use import MemoryWatch
-from o41td import BatchStreamConfig, MemoryBoundError, ProjectedField, open_batch_stream
+from o41td import BatchStreamConfig, MemoryBoundError, ProjectedField, StorageConfig, open_batch_stream
 from o41td.host_memory import cgroup_paths_of, own_bytes
 from stream_reference import ID_ONLY, file_source, stage_of, stream_config
 
@@ -137,6 +138,35 @@ def test_use_is_within_the_bound(
         if not is_large or bound <= 1.5 * used:
             return
     raise AssertionError(told)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["store", "store and cache"])
+def test_use_is_within_the_bound_of_what_is_fetched(tmp_path: Path, kept: bool):
+    """What is on its way from a store, and what the block cache keeps and has, is in the bound: two epochs of each."""
+    rng = np.random.default_rng(1)
+    (tmp_path / "store" / "data").mkdir(parents=True)
+    for number in range(3):
+        values = pa.array(rng.integers(0, 1 << 31, 4000 * 512, dtype=np.int32))
+        table = pa.table({"x": pa.FixedSizeListArray.from_arrays(values, 512), "unread": np.arange(4000)})
+        pq.write_table(table, tmp_path / f"store/data/{number}.parquet", row_group_size=2000, compression="none")
+    field = ProjectedField(name="x", dtype="i32", length=512)
+    config = stream_config(
+        stage_of(["s3://data/"], batch_size=64, buffer_rows=1024, infinite=True),
+        fields=[field],
+        threads=2,
+        cache_dir=str(tmp_path / "cache") if kept else None,
+    )
+    with folder_store.serving(tmp_path / "store", latency_s=0.01) as url:
+        storage = StorageConfig(endpoint_url=url, region="us-east-1", access_key_id="a", secret_access_key="b")
+        with MemoryWatch() as watch, open_batch_stream(config, storage=storage) as stream:
+            for _ in range(2 * 12_000 // 64):
+                assert stream.next() is not None
+            stats = stream.stats()
+    assert stats["storage"]["received_bytes"] >= 3 * 4000 * 512 * 4
+    assert not kept or stats["cache"]["written_bytes"] > 0
+    used, bound = watch.total_bytes(stats), stats["memory"]["bound_bytes"]
+    told = f"{used // MIB} MiB used of {bound // MIB}: {watch.use.by_role}, terms {stats['memory']['terms']}"
+    assert used <= bound, told
 
 
 def test_twenty_epochs_take_no_more_than_two(tmp_path: Path, open_stream):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ import stream_reference as ref
 from command_line import o41td_in_a_process
 from o41td import (
     ChangedDataError,
+    ConfigError,
     FileSource,
     JsonLines,
     ManifestSource,
@@ -22,8 +24,10 @@ from o41td import (
     ProjectedField,
     Stage,
     StorageError,
+    plan,
     resume_batch_stream,
 )
+from o41td.checking import check
 from o41td.workers.remote_objects import tail_bytes_of
 from sample_nodes import Scale
 
@@ -76,12 +80,62 @@ def test_only_what_is_projected_is_asked_for(bucket, tmp_path, open_stream, max_
     config = ref.stream_config(
         ref.stage_of(uris, batch_size=1000), fields=fields, max_row_group_bytes=max_row_group_bytes, block_rows=5000
     )
-    ids = ref.ids_of(list(open_stream(config, storage=bucket.storage)))
-    assert ids == list(range(2 * rows))
+    stream = open_stream(config, storage=bucket.storage)
+    assert ref.ids_of(list(stream)) == list(range(2 * rows))
     asked = sum(each.range_bytes for each in bucket.proxy.gets())
     footers = sum(tail_bytes_of(path.stat().st_size) for path in paths)
     assert projected <= asked <= 1.1 * projected + footers
     assert bucket.proxy.most_in_flight > 1
+    (source,) = stream.stats()["sources"]
+    assert projected - footers <= source["storage"]["received_bytes"] <= source["storage"]["requested_bytes"] <= asked
+    assert source["storage"]["wait_s"] > 0
+
+
+@pytest.mark.parametrize("max_row_group_bytes", [64 << 20, 300_000], ids=["whole", "streamed"])
+def test_row_groups_of_many_slots_are_asked_for_once(bucket, tmp_path, open_stream, max_row_group_bytes):
+    """However many workers there are, and however many blocks a row group is cut into."""
+    rng = np.random.default_rng(2)
+    projected = 0
+    for number in range(2):
+        path = tmp_path / f"{number}.parquet"
+        table = pa.table({"id": np.arange(8000) + 8000 * number, "x": rng.random((8000, 8)).tolist()})
+        pq.write_table(table, path, row_group_size=4000, compression="none", use_dictionary=False)
+        footer = pq.read_metadata(path)
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            projected += sum(group.column(column).total_compressed_size for column in range(2))
+        bucket.put(f"data/{path.name}", path.read_bytes())
+    fields = [ProjectedField(name="id", dtype="i64"), ProjectedField(name="x", dtype="f32", length=8, exact=False)]
+    config = ref.stream_config(
+        ref.stage_of([bucket.uri("data/")], batch_size=100),
+        fields=fields,
+        block_rows=400,
+        threads=3,
+        max_row_group_bytes=max_row_group_bytes,
+    )
+    ids = ref.ids_of(list(open_stream(config, storage=bucket.storage)))
+    assert ids == list(range(16_000))
+    footers = 2 * tail_bytes_of((tmp_path / "0.parquet").stat().st_size)
+    asked = sum(each.range_bytes for each in bucket.proxy.gets())
+    assert projected <= asked + footers
+    assert asked <= 1.1 * projected + 3 * footers  # each worker looks at the footers of what it decodes
+
+
+def test_many_shards_are_opened_by_one_list_and_a_request_each(bucket):
+    """Names, sizes and etags come with the list; each footer is one request for the shard's end, many side by side."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": [time.time_ns()] * 3}), sink)  # no earlier run has put it into the index cache
+    names = [f"part-{number:05}.parquet" for number in range(80)]
+    for name in names:
+        bucket.put(f"data/{name}", sink.getvalue().to_pybytes())
+    bucket.proxy.latency_s = 1.0
+    found = plan(
+        ref.stream_config(ref.stage_of([bucket.uri("data/*.parquet")]), fields=ref.ID_ONLY), storage=bucket.storage
+    )
+    assert found["stages"][0]["sources"][0]["rows"] == 240
+    footers = bucket.proxy.gets()
+    assert sorted(each.path.partition("?")[0] for each in footers) == [f"/{bucket.name}/data/{name}" for name in names]
+    assert len(bucket.proxy.log) == len(footers) + 2  # the list, and a look whether the glob is a name
+    assert bucket.proxy.most_in_flight >= 16
 
 
 def test_a_store_that_fails_now_and_then_changes_nothing(bucket, write_shards, open_stream):
@@ -231,8 +285,58 @@ def test_the_command_line_reaches_stores_and_reads_no_environment(bucket, write_
     )
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out.splitlines()[-1])["rows"] == 60
-    keys = {asked.headers["Authorization"].partition("Credential=")[2].partition("/")[0] for asked in bucket.proxy.log}
-    assert keys == {"own-key"}
+    assert {asked.key_id for asked in bucket.proxy.log} == {"own-key"}
+
+
+def test_a_data_set_is_written_to_a_store_and_streamed_from_it(bucket, write_shards, open_stream, tmp_path):
+    """`write --storage` publishes it, a manifest's split streams, and the prefix of all splits is refused."""
+    paths = write_shards((60, 40))
+    (tmp_path / "storage.json").write_text(
+        json.dumps(
+            {
+                "endpointUrl": bucket.proxy.url,
+                "region": "us-east-1",
+                "accessKeyId": "the-key-id",
+                "secretAccessKey": "s",
+            }
+        )
+    )
+    where = ["--to", bucket.uri("sets/one"), "--storage", tmp_path / "storage.json", "--json"]
+    done = o41td("write", *paths, "--split", "train=0.8", "--split", "validation=0.2", "--split-by", "id", *where)
+    assert (done.code, done.err) == (0, "")
+    report = json.loads(done.out)
+    assert {asked.key_id for asked in bucket.proxy.log} == {"the-key-id"}
+    rows = {name: split["rows"] for name, split in report["splits"].items()}
+    assert sum(rows.values()) == 100
+    source = ManifestSource(manifest_uri=report["manifest"], split="train", curriculum_stages=[])
+    config = ref.stream_config(ref.stage_of(source, batch_size=8), fields=ref.ID_ONLY)
+    ids = ref.ids_of(list(open_stream(config, storage=bucket.storage)))
+    assert len(set(ids)) == len(ids) == rows["train"]
+    mixed = ref.stream_config(ref.stage_of([bucket.uri("sets/")]), fields=ref.ID_ONLY)
+    with pytest.raises(ConfigError, match=r"sets/one holds the splits train, validation"):
+        open_stream(mixed, storage=bucket.storage)
+    own = ref.stream_config(ref.stage_of([bucket.uri("sets/one/validation/")], batch_size=8), fields=ref.ID_ONLY)
+    assert sorted(ids + ref.ids_of(list(open_stream(own, storage=bucket.storage)))) == list(range(100))
+
+
+def test_check_looks_at_the_store(bucket, write_shards):
+    """Latency, bandwidth and credentials of each store; far away is a warning, one that refuses a failure."""
+    bucket.put_files(write_shards((60, 60), longest=1000, compression="none"))
+    bucket.proxy.latency_s = 0.3
+    config = ref.stream_config(ref.stage_of([bucket.uri("data/")], batch_size=20))
+    record = check(config, storage=bucket.storage_with(session_token="token-of-the-test"))
+    assert "token-of-the-test" not in json.dumps(record)
+    probes = {probe["name"]: probe for probe in record["probes"] if probe["group"] == f"s3://{bucket.name}"}
+    assert probes["latency"]["state"] == "warn"
+    assert float(probes["latency"]["found"].split()[0]) >= 300
+    assert probes["bandwidth"]["found"].split("/s")[0].endswith("B")
+    assert "session token" in probes["credentials"]["found"]
+    bucket.proxy.latency_s = 0.0
+    bucket.proxy.fail(faults.status(403, "AccessDenied", "not yours"), times=99, ranged=True)
+    record = check(config, storage=bucket.storage)
+    (probe,) = [probe for probe in record["probes"] if probe["group"] == f"s3://{bucket.name}"]
+    assert (record["state"], probe["state"]) == ("fail", "fail")
+    assert "not yours" in probe["found"]
 
 
 def test_what_the_block_cache_has_is_asked_of_no_store(bucket, write_shards, open_stream, tmp_path):

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
 
 _CHUNK_BYTES = 64 << 10
 _HOP = {"connection", "keep-alive", "transfer-encoding", "host"}
@@ -39,6 +40,12 @@ class Asked:
     def range_bytes(self) -> int:
         """Bytes of the range."""
         return 0 if self.start is None or self.stop is None else self.stop - self.start
+
+    @property
+    def key_id(self) -> str:
+        """Whose signature it bears, in a header or in the link."""
+        signed = self.headers.get("Authorization", "") + unquote(self.path)
+        return signed.partition("Credential=")[2].partition("/")[0]
 
 
 Answer = Callable[["_Handler", Asked], None]

@@ -83,10 +83,10 @@ def test_parts_may_have_several_tables_of_their_own_types(tmp_path):
 
 
 def test_large_tables_are_cut_and_metadata_is_left_out(tmp_path):
-    """A table of 5 MiB becomes three parts; what its schema says of pandas is not written with each."""
+    """A table of 5 MiB becomes two parts; what its schema says of pandas is not written with each."""
     whole = pa.table({"id": np.arange(655_360)}).replace_schema_metadata({"pandas": "x" * 1000})
     parts = parts_of(whole)
-    assert [rows for rows, _tables in parts] == [262_144, 262_144, 131_072]
+    assert [rows for rows, _tables in parts] == [524_288, 131_072]
     assert write(tmp_path / "a", parts).count(b"xxxx") == 0
     ids = [tables[0]["id"].to_pylist() for _rows, tables in read(tmp_path / "a", 262_140, 262_150)]
     assert ids == [[262_140, 262_141, 262_142, 262_143], [262_144, 262_145, 262_146, 262_147, 262_148, 262_149]]

@@ -119,3 +119,21 @@ def test_a_folder_of_a_table_with_versions_is_refused(tmp_path: Path, mark: str,
     with pytest.raises(ConfigError, match=f"a table of {table}"):
         list_files([str(tmp_path)], source="s")
     assert names_of(tmp_path, [f"{tmp_path}/*.parquet"]) == ["part-0.parquet"]
+
+
+def test_a_folder_of_several_splits_is_refused(tmp_path):
+    """The splits are told, and a split's own folder and a glob are taken; so is a set of one split."""
+    written = tmp_path / "sets" / "one"
+    for split in ("train", "validation"):
+        (written / "_o41td" / "shards" / split).mkdir(parents=True)
+        (written / "_o41td" / "shards" / split / "0.json").write_text("{}")
+        (written / split).mkdir()
+        (written / split / "0-ab.parquet").write_bytes(b"")
+    for folder in (written, tmp_path):
+        with pytest.raises(ConfigError, match=r"sets/one holds the splits train, validation.*split='train'"):
+            list_files([str(folder)], source="web")
+    assert list_files([str(written / "train")], source="web") == [str(written / "train" / "0-ab.parquet")]
+    assert len(list_files([f"{written}/*/*.parquet"], source="web")) == 2
+    (written / "_o41td" / "shards" / "validation" / "0.json").unlink()
+    (written / "validation" / "0-ab.parquet").unlink()
+    assert list_files([str(written)], source="web") == [str(written / "train" / "0-ab.parquet")]

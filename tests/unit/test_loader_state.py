@@ -78,7 +78,7 @@ class ScriptedPlan:
 class Loader:
     """A state with its table; `tell` hands it an event, checks every invariant and returns what it asks for."""
 
-    def __init__(self, *, slots=8, workers=1, lookahead=2, window=4, num_ranks=1):
+    def __init__(self, *, slots=8, workers=1, lookahead=2, window=4, num_ranks=1, fetched_sources=()):
         self.table = BlockTable(BLOCK_ROWS)
         self.state = LoaderState(
             table=self.table,
@@ -94,6 +94,7 @@ class Loader:
                 "code": code,
             },
             num_ranks=num_ranks,
+            fetched_sources=fetched_sources,
         )
 
     def tell(self, event):
@@ -397,6 +398,22 @@ def test_slices_of_a_unit_go_to_one_worker():
         "decode c by 0",
         "decode d by 1",
     ]
+
+
+def test_slices_of_what_is_fetched_wait_for_their_worker():
+    """Where a slice costs a fetch of its unit, another worker takes what comes behind, and never the last free slot."""
+    unit_of = {"a": (5, 0), "b": (5, 10), "c": (5, 20), "d": (6, 0), "e": (6, 10)}
+    for slots, with_room in ((8, ["decode a by 0", "decode b by 0", "decode d by 1", "decode e by 1"]), (3, None)):
+        loader = Loader(slots=slots, workers=2, lookahead=2, fetched_sources={(0, 0)})
+        loader.tell(WorkerBecameReady(0))
+        loader.tell(WorkerBecameReady(1))
+        assert told(loader.attach(*"abcde", unit_of=unit_of)) == (with_room or ["decode a by 0", "decode b by 0"])
+        assert "decode c by 0" in told(loader.decoded("a"))
+    loader = Loader(workers=2, lookahead=1, fetched_sources={(0, 0)})
+    loader.tell(WorkerBecameReady(0))
+    loader.tell(WorkerBecameReady(1))
+    assert told(loader.attach("abc", unit_of=unit_of)) == ["decode a by 0"]
+    assert told(loader.tell(WorkerExited(0, "killed", None))) == ["start 0", "decode a by 1"]
 
 
 def test_what_cannot_happen_is_refused_with_the_story():

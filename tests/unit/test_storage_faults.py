@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import pairwise
 
 import pytest
@@ -117,20 +118,23 @@ def test_a_break_costs_only_what_had_not_come(bucket, objects, key):
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "told", "attempts"),
+    ("answer", "error", "told", "attempts", "asked"),
     [
-        (faults.status(404, "NoSuchKey", "no such key"), MissingShardError, "404 NoSuchKey no such key", 1),
-        (faults.status(403, "AccessDenied", "not yours"), StorageError, "403 AccessDenied not yours", 2),
-        (faults.status(400, "ExpiredToken", "too old"), StorageError, "expired.*400 ExpiredToken too old", 2),
-        (faults.status(412, "PreconditionFailed"), ChangedDataError, "changed after it was indexed", 1),
-        (faults.status(416, "InvalidRange"), ChangedDataError, "changed after it was indexed", 1),
-        (faults.status(400, "InvalidArgument", "what?"), StorageError, "400 InvalidArgument what", 1),
-        (faults.without_range(), StorageError, "ignores ranges", 3),
+        (faults.status(404, "NoSuchKey", "no such key"), MissingShardError, "404 NoSuchKey no such key", 1, 1),
+        (faults.status(403, "AccessDenied", "not yours"), StorageError, "403 AccessDenied not yours", 2, 4),
+        (faults.status(400, "ExpiredToken", "too old"), StorageError, "expired.*400 ExpiredToken too old", 2, 2),
+        (faults.status(412, "PreconditionFailed"), ChangedDataError, "changed after it was indexed", 1, 1),
+        (faults.status(416, "InvalidRange"), ChangedDataError, "changed after it was indexed", 1, 1),
+        (faults.status(400, "InvalidArgument", "what?"), StorageError, "400 InvalidArgument what", 1, 2),
+        (faults.without_range(), StorageError, "ignores ranges", 3, 3),
     ],
     ids=["404", "403", "expired", "412", "416", "400", "whole"],
 )
-def test_what_does_not_pass_is_told_at_once(bucket, objects, key, answer, error, told, attempts):
-    """The error names the object, how often it was tried, and the store's last words."""
+def test_what_does_not_pass_is_told_at_once(bucket, objects, key, answer, error, told, attempts, asked):
+    """The error names the object, how often it was tried, and the store's last words.
+
+    What may be meant for signed links alone is asked once more without one.
+    """
     uri = bucket.put(key, DATA)
     info = objects.stat(uri)
     bucket.proxy.fail(answer, times=99)
@@ -140,7 +144,27 @@ def test_what_does_not_pass_is_told_at_once(bucket, objects, key, answer, error,
     assert f"{attempts} attempt" in str(caught.value)
     bucket.proxy.heal()
     assert bytes(objects.read(uri, WANTED, info)) == DATA[WANTED.start : WANTED.stop]
-    assert len(bucket.proxy.gets(key)) == attempts + 1
+    assert len(bucket.proxy.gets(key)) == asked + 1
+    assert "Signature" not in str(caught.value)
+
+
+def test_a_store_that_takes_no_signed_links_is_asked_without(bucket, key):
+    """The first link is refused, the same is asked without one, and links are not tried again."""
+    uri = bucket.put(key, DATA)
+
+    def only_signed_headers(handler, asked):
+        if "Signature=" in asked.path:
+            faults.status(403, "AccessDenied", "no links here")(handler, asked)
+        else:
+            handler.reply(asked, *handler.forwarded())
+
+    with reaching(bucket.storage) as objects:
+        info = objects.stat(uri)
+        bucket.proxy.fail(only_signed_headers, times=99)
+        for _ in range(3):
+            assert bytes(objects.read(uri, WANTED, info)) == DATA[WANTED.start : WANTED.stop]
+        assert objects.storage.figures.retries == 0
+    assert [each.status for each in bucket.proxy.gets(key)] == [403, 206, 206, 206]
 
 
 def test_an_outage_ends_in_an_error_after_the_time_that_was_stated(bucket):
@@ -222,7 +246,7 @@ def test_new_credentials_are_picked_up(bucket, tmp_path, monkeypatch):
         file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = s\n")
 
     def expire_the_old(handler, asked):
-        if "Credential=old" in asked.headers["Authorization"]:
+        if asked.key_id == "old":
             faults.status(400, "ExpiredToken", "too old")(handler, asked)
         else:
             handler.reply(asked, *handler.forwarded())
@@ -250,3 +274,15 @@ def test_missing_buckets_and_credentials_are_told(bucket):
         objects.stat(bucket.uri("a"))
     with reaching(bucket.storage) as objects, pytest.raises(O41Error, match="404"):
         objects.stat("s3://no-such-bucket/a")
+
+
+def test_a_package_that_is_missing_is_named():
+    """What a store is reached through may not be installed: the error says what to install, at once."""
+    packages = {"gs": "gcsfs", "az": "adlfs", "hf": "huggingface_hub"}
+    missing = {scheme: package for scheme, package in packages.items() if find_spec(package) is None}
+    if not missing:
+        pytest.skip("all of them are installed")
+    with reaching(StorageConfig()) as objects:
+        for scheme, package in missing.items():
+            with pytest.raises(StorageError, match=rf"{scheme}:// cannot be used: .*{package}"):
+                objects.stat(f"{scheme}://bucket/a")
