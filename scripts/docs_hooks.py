@@ -30,7 +30,7 @@ def on_files(files: Files, config: Any) -> Files:
     wanted = set(PAGES)
     for file in files.documentation_pages():
         text = Path(file.abs_src_path or "").read_text(encoding="utf-8")
-        wanted |= {path for path in map(lambda link: in_repository(file, link[0]), LINK.findall(text)) if path}
+        wanted |= {path for path in (in_repository(file, link[0]) for link in LINK.findall(text)) if path}
     for path in sorted(wanted):
         if not path.startswith("docs/") and (ROOT / path).is_file():
             files.append(File.generated(config, PAGES.get(path, path), abs_src_path=str(ROOT / path)))
