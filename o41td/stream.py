@@ -125,7 +125,7 @@ class BatchStream:
 
         Raises:
             O41Error: The batch cannot be had; asking again raises the same, and a checkpoint points behind the last
-            batch.
+                batch.
         """
         self._check_usable()
         thread = threading.get_ident()

@@ -13,6 +13,7 @@
  trace.py       o41td trace:  what a batch holds, where a row comes
  verify.py      o41td verify: whether two streams are the same
  bench.py       o41td bench:  what a config reaches here, and where the time goes
+ convert.py     o41td convert: a document of o41-training-data as a config
  pace.py        a stream driven stage by stage, and its figures; knows nothing of terminals
  console.py     where commands print: a terminal, or a pipe whose lines have no width
  progress.py    those figures while they grow: a live line, or plain lines

@@ -394,6 +394,27 @@ def inspect(
 
 
 @app.command()
+def convert(
+    document: Annotated[Path, typer.Argument(help="A config or a manifest of o41-training-data.", metavar="FILE")],
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Write the config here, .json or .yaml; it is printed if absent.")
+    ] = None,
+    storage_to: Annotated[
+        Path | None, typer.Option("--storage-to", help="Write storage settings, credentials too, here: FILE.json.")
+    ] = None,
+    as_json: AsJson = False,
+    _debug: Debug = False,
+) -> None:
+    """Turn a config of o41-training-data into one of o41td; say of a manifest that it is read as it is.
+
+    Nothing is overwritten.
+    """
+    from o41td.cli.convert import convert_file
+
+    convert_file(document, to=to, storage_to=storage_to, as_json=as_json)
+
+
+@app.command()
 def cache(
     cache_dir: Annotated[Path, typer.Argument(help="A config's cache_dir.", metavar="DIR")],
     clear: Annotated[bool, typer.Option("--clear", help="Remove every file of the cache, and nothing else.")] = False,

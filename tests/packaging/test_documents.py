@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import re
 import subprocess
 import sys
@@ -14,7 +16,10 @@ import pytest
 import o41td
 
 ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def test_the_readmes_example_runs_from_standard_input(tmp_path: Path) -> None:
@@ -43,9 +48,52 @@ def test_the_docs_config_example_is_a_config(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
-    """Every relative link names a file of the repository, and its anchor a heading there."""
-    for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", document.read_text()):
-        assert target.startswith("http") or (document.parent / target).exists(), f"{document.name} -> {target}"
+    """Every relative link names a file of the repository, and its anchor a heading of that page."""
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", without_code(document)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path = document.parent / target if target else document
+        assert path.exists(), f"{document.name} -> {target}"
+        assert not anchor or anchor in anchors_of(path), f"{document.name} -> {target}#{anchor}"
+
+
+def test_every_page_is_in_the_menu_and_reached_from_the_first() -> None:
+    """The site's menu lists every page, and index.md links to each, so that none is lost on either way of reading."""
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} - {"index.md"}
+    menu = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE))
+    assert pages <= menu
+    assert pages <= set(re.findall(r"\]\(([\w/-]+\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    """Each name of `o41td.__all__` is on the page, by the module that it is defined in."""
+    told = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE)
+    objects = [getattr(importlib.import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in told]
+    missing = [name for name in o41td.__all__ if name != "__version__" and getattr(o41td, name) not in objects]
+    assert missing == []
+
+
+def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
+    """docs/cli.md is as `scripts/docs write` would write it."""
+    script = [sys.executable, "-P", str(ROOT / "scripts" / "cli_page.py"), "--check"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def without_code(document: Path) -> str:
+    """A page's text without its fenced blocks and its code in lines."""
+    return re.sub(r"```.*?```|`[^`\n]*`", "", document.read_text(), flags=re.DOTALL)
+
+
+@functools.cache
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings that all readers of Markdown agree on."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = [heading.replace("`", "") for heading in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)]
+    words = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
+    on_git_hosts = {re.sub(r"\s", "-", heading) for heading in words}
+    in_the_site = {re.sub(r"[-\s]+", "-", heading.encode("ascii", "ignore").decode()) for heading in words}
+    return on_git_hosts & in_the_site
 
 
 def test_the_defaults_in_the_docs_are_the_configs() -> None:

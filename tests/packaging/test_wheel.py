@@ -1,10 +1,12 @@
-"""The wheel holds what git holds."""
+"""Wheel and sdist hold what git holds."""
 
 from __future__ import annotations
 
+import email
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -27,18 +29,32 @@ def repository_files() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(repository_files: list[str], tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel built from those files alone, without isolation and so without the network."""
+def sdist(repository_files: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution of those files alone, unpacked; built without isolation and so without the network."""
     tree = tmp_path_factory.mktemp("tree")
     for name in repository_files:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tree / name)
-    out = tmp_path_factory.mktemp("wheel")
-    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    out = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(built("build_sdist", tree, out)) as archive:
+        archive.extractall(out, filter="data")
+    (unpacked,) = (path for path in out.iterdir() if path.is_dir())
+    return unpacked
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel built from the source distribution, as whoever has no wheel gets it."""
+    return zipfile.ZipFile(built("build_wheel", sdist, tmp_path_factory.mktemp("wheel")))
+
+
+def built(hook: str, tree: Path, out: Path) -> Path:
+    """What setuptools makes of a tree."""
+    build = f"import sys; from setuptools import build_meta; build_meta.{hook}(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", build, str(out)], cwd=tree, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (path,) = out.glob("*.whl")
-    return zipfile.ZipFile(path)
+    (path,) = out.iterdir()
+    return path
 
 
 def test_the_wheel_holds_exactly_the_packages_files(wheel: zipfile.ZipFile, repository_files: list[str]) -> None:
@@ -67,6 +83,30 @@ def test_the_wheel_states_the_version_and_command(wheel: zipfile.ZipFile) -> Non
     (entry_points,) = [name for name in wheel.namelist() if name.endswith("/entry_points.txt")]
     assert f"\nVersion: {project['version']}\n" in wheel.read(metadata).decode()
     assert "o41td = o41td.cli:main" in wheel.read(entry_points).decode()
+
+
+def test_the_wheel_asks_for_what_the_project_does(wheel: zipfile.ZipFile) -> None:
+    """Python version, extras and dependencies are those of pyproject.toml; an extra's are needed by it alone."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (name,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+    metadata = email.message_from_bytes(wheel.read(name))
+    assert metadata["Requires-Python"] == project["requires-python"]
+    assert set(metadata.get_all("Provides-Extra", [])) == set(project["optional-dependencies"])
+    needed = {line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
+    assert needed == set(project["dependencies"])
+    assert metadata["Description-Content-Type"] == "text/markdown"
+
+
+def test_the_sdist_says_what_it_is(sdist: Path) -> None:
+    """README, licence and pyproject.toml are in the source distribution; nothing of an environment is."""
+    assert {"README.md", "LICENSE", "pyproject.toml", "o41td", "workers", "shm"} <= {p.name for p in sdist.iterdir()}
+    assert not [path for path in sdist.rglob("*") if path.name in {".venv", "__pycache__", ".git"}]
+
+
+def test_the_citation_names_the_version() -> None:
+    """CITATION.cff states the version of pyproject.toml."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_every_package_folder_has_an_init(repository_files: list[str]) -> None:
