@@ -302,7 +302,9 @@ def test_a_data_set_is_written_to_a_store_and_streamed_from_it(bucket, write_sha
         )
     )
     where = ["--to", bucket.uri("sets/one"), "--storage", tmp_path / "storage.json", "--json"]
-    done = o41td("write", *paths, "--split", "train=0.8", "--split", "validation=0.2", "--split-by", "id", *where)
+    done = o41td_in_a_process(
+        "write", *paths, "--split", "train=0.8", "--split", "validation=0.2", "--split-by", "id", *where
+    )
     assert (done.code, done.err) == (0, "")
     report = json.loads(done.out)
     assert {asked.key_id for asked in bucket.proxy.log} == {"the-key-id"}
