@@ -1,7 +1,7 @@
 """Where the time of a block goes: fetching, decoding, projecting, each in wall clock and in CPU of the thread at it.
 
 A stopwatch with laps: `begin` starts one, and the phase that ends it is named at its end, which begins the next. What
-lies in no lap is projection. It is looked at a few times a piece, at half a microsecond each.
+lies in no lap is projection. It is looked at a few times a piece, at a microsecond each.
 """
 
 from __future__ import annotations
