@@ -77,7 +77,7 @@ def section(title: str, function: Callable[..., Any]) -> Iterator[str]:
 def takes(kind: Any) -> str:
     """What an option takes behind its name."""
     kinds = [part for part in (get_args(kind) or (kind,)) if part is not type(None)]
-    return {bool: "", int: " N", Path: " FILE"}.get(kinds[0], " TEXT")
+    return {bool: "", int: " N", float: " N", Path: " FILE"}.get(kinds[0], " TEXT")
 
 
 def default_text(default: object) -> str:
