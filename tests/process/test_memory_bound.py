@@ -215,7 +215,7 @@ def memory_group() -> Iterator[Path]:
 
 def test_half_of_what_the_control_group_allows_is_the_limit(write_shards, tmp_path: Path, memory_group: Path):
     """In a control group of 256 MiB a stream that needs more than 128 is refused, and runs if allowed 160."""
-    config = stream_config(stage_of(write_shards([100])), fields=ID_ONLY, block_rows=3 << 19)
+    config = stream_config(stage_of(write_shards([100])), fields=ID_ONLY, block_rows=1 << 20)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config.to_document()))
     code = (
