@@ -110,8 +110,8 @@ const char *o41td_stage_name(const o41td_stream *stream, size_t stage);
 /* Takes the next batch of this rank: its rows are copied into the caller's memory, field by field.
  *
  * `buffers[i]` takes field i, `o41td_max_rows` times its `row_bytes`, rows one behind the other in C order, aligned for
- * its dtype; a field whose buffer is NULL is left out. A bool is a byte of 0 or 1. The batch is counted when this
- * returns O41TD_OK. O41TD_END at the end of a finite stage, which does not advance by itself.
+ * its dtype; a field whose buffer is NULL is left out, and all are where `buffers` is. A bool is a byte of 0 or 1. The
+ * batch is counted when this returns O41TD_OK. O41TD_END at the end of a finite stage, which does not advance by itself.
  *
  * Blocks until the batch is there. Where the server has ended, until one of its name is back, `wait_s` at most.
  */
@@ -2126,7 +2126,7 @@ static void o41td__copy(o41td_stream *stream, void *const *buffers, int64_t num_
         }
         for (size_t i = 0; i < stream->facts.num_fields; i++) {
             size_t row_bytes = stream->facts.fields[i].row_bytes;
-            if (buffers[i] != NULL)
+            if (buffers != NULL && buffers[i] != NULL)
                 memcpy((unsigned char *)buffers[i] + (size_t)first * row_bytes,
                        stream->arena + stream->offsets[i] + (size_t)start * row_bytes, (size_t)(behind - first) * row_bytes);
         }

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
-import pytest
-
-from c_programs import SANITIZERS, SUPPORT, CConsumer, compiled, watched
+from c_programs import SANITIZERS, SUPPORT, compiled
 from golden_frames import FRAMES, payload_of
 from golden_server import golden_server
 from o41td.workers.messages import BatchesGathered, decode_message
 
 HEARD = [name for name, (sender, _frame) in FRAMES.items() if sender == "<"]
-
-
-@pytest.fixture(scope="module")
-def consumer_command(tmp_path_factory) -> list[str]:
-    """How to run the consumer."""
-    return watched(SUPPORT / "c_consumer.c", tmp_path_factory.mktemp("c"))
-
-
-@pytest.fixture
-def consume(consumer_command) -> Iterator[Callable[..., CConsumer]]:
-    """Starts consumers, which have ended behind the test."""
-    with ExitStack() as stack:
-
-        def started(name: str, **keys: float) -> CConsumer:
-            consumer = CConsumer(consumer_command, name, 1, **keys)
-            stack.callback(consumer.kill)
-            return consumer
-
-        yield started
 
 
 def hear_gathered(server, **expected: int) -> None:
@@ -48,7 +26,7 @@ def hear_gathered(server, **expected: int) -> None:
 def test_a_conversation_to_the_byte(consume, tmp_path):
     """From the greeting to the end of the stage: frames, rows out of the arena, digest, checkpoint, notices."""
     with golden_server() as server:
-        consumer = consume(server.name)
+        consumer = consume(server.name, 1)
         server.accept()
         for name in ("OpenProgress", "LoaderNotice", "LoaderJoined", "LoaderOpened"):
             server.say(name)
@@ -76,9 +54,9 @@ def test_a_conversation_to_the_byte(consume, tmp_path):
 
 
 def test_what_a_loader_says_of_a_failure_is_told(consume):
-    """Bad data is told again and again behind the batches before it; the end of the loader for good; both by class."""
-    with golden_server() as server:
-        consumer = consume(server.name)
+    """Bad data again and again behind the batches before it, a refusal at the door, another version at sight."""
+    with golden_server() as server, golden_server(protocol="0badc0de") as other:
+        consumer = consume(server.name, 1)
         server.open()
         assert consumer.line() == "ok"
         server.say("BatchesReady")
@@ -88,24 +66,45 @@ def test_what_a_loader_says_of_a_failure_is_told(consume):
             "CorruptDataError: a page is damaged (source web, shard /g/a.parquet, row group 0, column id). Replace it."
         )
         assert [consumer.ask("next 1"), consumer.ask("next 1")] == [f"error {told}"] * 2
-        consumer.end()
-        refused = consume(server.name)
+        consumer.tell(f"connect {server.name}")
         server.accept()
         server.say("LoaderFailed")
-        assert refused.line() == "error ConnectError: rank 1 is taken by process 77. Ask for another."
-        refused.end()
+        assert consumer.line() == "error ConnectError: rank 1 is taken by process 77. Ask for another."
+        version = "runs another version of o41td than this program was built with"
+        assert version in consumer.ask(f"connect {other.name}")
+        consumer.end()
 
 
-def test_a_loader_of_another_version_is_refused(consume):
-    """Its entry says so, and nobody connects."""
-    with golden_server(protocol="0badc0de") as server:
-        consumer = consume(server.name)
-        assert "runs another version of o41td than this program was built with" in consumer.line()
+def test_a_server_that_ends_is_waited_for(consume):
+    """One of the same stream goes on where it was; SIGTERM ends the wait, not the stream; another stream is refused."""
+    with golden_server() as server:
+        consumer = consume(server.name, 1)
+        server.open()
+        assert consumer.line() == "ok"
+        server.withdraw()
+        server.hang_up()
+        consumer.tell("next 1")
+        gone = f"the loader '{server.name}' is gone; rank 1 waits up to 20 s for it to come back"
+        consumer.take_notice(f"notice 1 {gone}")
+        consumer.process.send_signal(signal.SIGTERM)
+        assert consumer.line() == "stopped stopped while it waited"
+        assert consumer.ask("lower_flag") == "ok"
+        consumer.tell("next 2")
+        server.enlist()
+        server.open()
+        server.send(_of_generation(FRAMES["BatchesReady"][1], 2))
+        assert [consumer.line()[:8] for _ in range(2)] == ["batch 1 ", "batch 3 "]
+        consumer.tell("next 1")
+        server.accept()
+        server.send(FRAMES["LoaderJoined"][1].replace(b"\xa4seed\x00", b"\xa4seed\x01"))
+        server.say("LoaderOpened")
+        other = "came back as another stream: its settings or its world size differ. "
+        assert consumer.line().startswith(f"error the loader '{server.name}' {other}")
         consumer.end()
 
 
 def test_a_loader_that_makes_no_sense_is_left(consume):
-    """Whatever it sends that is none of this protocol, the client hangs up, says why, and comes back for more."""
+    """The client says why, and comes back for more; one that breaks off six times without a batch is given up."""
     golden = FRAMES["BatchesReady"][1]
     broken = {
         "it announced a frame that is too large": b"\xff\xff\xff\xff",
@@ -116,7 +115,7 @@ def test_a_loader_that_makes_no_sense_is_left(consume):
         "it sent a message that was not asked for": FRAMES["LoaderJoined"][1],
     }
     with golden_server() as server:
-        consumer = consume(server.name, wait_s=0)
+        consumer = consume(server.name, 1, wait_s=0)
         for generation, (reason, spoilt) in enumerate(broken.items(), start=1):
             if generation > 1:
                 server.enlist()
@@ -129,20 +128,7 @@ def test_a_loader_that_makes_no_sense_is_left(consume):
             server.send(_of_generation(spoilt, generation) if spoilt[5:6] == golden[5:6] else spoilt)
             gone = f"error the loader '{server.name}' is gone ({reason}) and has not come back for 0 s. "
             assert consumer.ask("next 1").startswith(gone)
-        consumer.end()
-
-
-def _of_generation(frame: bytes, generation: int) -> bytes:
-    """A golden `BatchesReady` that answers another request than the first."""
-    return frame[:6] + bytes([generation]) + frame[7:]
-
-
-def test_a_loader_that_hangs_up_again_and_again_is_given_up(consume):
-    """Six times without a batch in between is an error, and nothing goes on behind it."""
-    with golden_server() as server:
-        consumer = consume(server.name)
-        server.open()
-        assert consumer.line() == "ok"
+        server.enlist()
         consumer.tell("next 1")
         for _ in range(5):
             server.open()
@@ -151,6 +137,11 @@ def test_a_loader_that_hangs_up_again_and_again_is_given_up(consume):
         assert consumer.line().startswith(given_up)
         assert consumer.ask("next 1").startswith(given_up)
         consumer.end()
+
+
+def _of_generation(frame: bytes, generation: int) -> bytes:
+    """A golden `BatchesReady` that answers another request than the first."""
+    return frame[:6] + bytes([generation]) + frame[7:]
 
 
 def test_nothing_that_is_sent_makes_the_client_touch_what_is_not_its_own(tmp_path):

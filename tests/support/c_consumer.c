@@ -1,6 +1,8 @@
 /* A consumer that does what it is told on standard input, a line a command, and answers with a line for each result.
  *
  *   c_consumer NAME RANK WAIT_S
+ *
+ * `connect NAME` leaves, and joins another loader as the same rank.
  */
 #define O41TD_IMPLEMENTATION
 #include "o41td.h"
@@ -84,6 +86,35 @@ static void resume_from(o41td_stream *stream, const char *path) {
     free(exact);
 }
 
+static o41td_status join(const char *name, const char *rank, const o41td_options *options, o41td_stream **stream,
+                         void **buffers) {
+    o41td_status status = o41td_connect(name, strtoll(rank, NULL, 10), options, stream);
+    tell_status(*stream, status);
+    for (size_t i = 0; status == O41TD_OK && i < o41td_num_fields(*stream); i++)
+        buffers[i] = malloc((size_t)o41td_max_rows(*stream) * o41td_field_at(*stream, i)->row_bytes);
+    return status;
+}
+
+static void leave(o41td_stream *stream, void **buffers) {
+    for (size_t i = 0; i < MAX_FIELDS; i++) {
+        free(buffers[i]);
+        buffers[i] = NULL;
+    }
+    o41td_close(stream);
+}
+
+static void take(o41td_stream *stream, long count, void *const *buffers) {
+    o41td_batch batch;
+    o41td_status status = O41TD_OK;
+    while (count-- > 0 && status == O41TD_OK) {
+        status = o41td_next(stream, buffers, &batch);
+        if (status == O41TD_OK)
+            tell_batch(stream, &batch, buffers);
+        else
+            tell_status(stream, status);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
@@ -93,28 +124,20 @@ int main(int argc, char **argv) {
     options.on_notice = tell_notice;
     options.stop = &is_stopped;
     signal(SIGTERM, raise_flag);
-    o41td_status status = o41td_connect(argv[1], strtoll(argv[2], NULL, 10), &options, &stream);
-    tell_status(stream, status);
     void *buffers[MAX_FIELDS] = {NULL};
-    for (size_t i = 0; status == O41TD_OK && i < o41td_num_fields(stream); i++)
-        buffers[i] = malloc((size_t)o41td_max_rows(stream) * o41td_field_at(stream, i)->row_bytes);
+    join(argv[1], argv[2], &options, &stream, buffers);
     char line[4096], command[32], argument[4000];
     while (fflush(stdout) == 0 && fgets(line, sizeof line, stdin) != NULL) {
         argument[0] = 0;
         if (sscanf(line, "%31s %3999s", command, argument) < 1)
             continue;
-        if (strcmp(command, "fields") == 0) {
+        if (strcmp(command, "connect") == 0) {
+            leave(stream, buffers);
+            join(argument, argv[2], &options, &stream, buffers);
+        } else if (strcmp(command, "fields") == 0) {
             tell_fields(stream);
         } else if (strcmp(command, "next") == 0) {
-            o41td_batch batch;
-            status = O41TD_OK;
-            for (long left = strtol(argument, NULL, 10); left > 0 && status == O41TD_OK; left--) {
-                status = o41td_next(stream, buffers, &batch);
-                if (status == O41TD_OK)
-                    tell_batch(stream, &batch, buffers);
-                else
-                    tell_status(stream, status);
-            }
+            take(stream, strtol(argument, NULL, 10), buffers);
         } else if (strcmp(command, "checkpoint") == 0) {
             write_checkpoint(stream, argument);
         } else if (strcmp(command, "resume") == 0) {
@@ -123,15 +146,13 @@ int main(int argc, char **argv) {
             tell_status(stream, o41td_advance(stream, strtoul(argument, NULL, 10)));
         } else if (strcmp(command, "release") == 0) {
             tell_status(stream, o41td_release(stream));
-        } else if (strcmp(command, "resume_flag") == 0) {
+        } else if (strcmp(command, "lower_flag") == 0) {
             is_stopped = 0;
             printf("ok\n");
         } else {
             printf("error no such command\n");
         }
     }
-    for (size_t i = 0; i < MAX_FIELDS; i++)
-        free(buffers[i]);
-    o41td_close(stream);
+    leave(stream, buffers);
     return 0;
 }

@@ -18,13 +18,13 @@ from served_loader import DEADLINE_S
 
 SUPPORT = Path(__file__).parent
 EXAMPLES = SUPPORT.parent.parent / "examples" / "c"
-STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1")
+STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O0")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 VALGRIND = ("valgrind", "-q", "--leak-check=full", "--error-exitcode=99", "--track-fds=no")
 
 
 def compiled(source: Path, folder: Path, *options: str) -> Path:
-    """Builds a program, or skips the test where there is no C compiler."""
+    """Builds a program, quickly unless `options` say otherwise, or skips the test where there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("there is no C compiler")
