@@ -111,3 +111,12 @@ def test_the_header_speaks_this_version():
     tags = {name: int(tag) for name, tag in re.findall(r"^    O41TD__([A-Z_]+) = (\d+)", HEADER, flags=re.MULTILINE)}
     spoken = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): name for name in FRAMES}
     assert tags == {name: MESSAGE_TYPES.index(getattr(o41td.workers.messages, spoken[name])) for name in spoken}
+
+
+def test_the_protocols_page_has_these_messages():
+    """The table of docs/protocol.md names each golden message with its sender, tag and fields."""
+    page = (Path(__file__).parent.parent.parent / "docs" / "protocol.md").read_text()
+    rows = re.findall(r"^\| ([<>]) \| (\d+) \| (\w+) \| (.*) \|$", page, flags=re.MULTILINE)
+    told = {name: (sender, int(tag), tuple(re.findall(r"`(\w+)`", fields))) for sender, tag, name, fields in rows}
+    kinds = {kind.__name__: (tag, kind._fields) for tag, kind in enumerate(MESSAGE_TYPES)}
+    assert told == {name: (sender, *kinds[name]) for name, (sender, _frame) in FRAMES.items()}
