@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* The messages that this file speaks. A loader that speaks others, older or newer, is refused by name. */
-#define O41TD_PROTOCOL "4ee6552b"
+#define O41TD_PROTOCOL "26a9e146"
 /* The order that its checkpoints are taken under. */
 #define O41TD_ORDER_VERSION 1
 

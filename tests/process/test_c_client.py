@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 
 from c_programs import CConsumer
+from loader_processes import wait_until
 from o41td import BatchStream, BatchStreamConfig, Checkpoint, connect, open_batch_stream
+from o41td.runtime_folder import process_start_time
 from served_loader import Served, serving
 from stream_reference import stage_of, stream_config
 
@@ -164,6 +166,8 @@ def test_a_stream_outlives_its_coordinator(config, python, serve, consume):
     assert consumer.line() == "ok"
     consumer.take_from(python, 2)
     os.kill(served.coordinator_pid, signal.SIGKILL)
+    # Else all could be taken before it is dead.
+    wait_until(lambda: process_start_time(served.coordinator_pid) is None, "the coordinator lives on")
     consumer.take_from(python, 6)
     assert python.next() is None
     assert consumer.ask("next 1") == f"end {python.dropped_rows} {python.order_digest:016x}"
