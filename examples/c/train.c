@@ -4,8 +4,9 @@
  *   cc -std=c11 -O2 -I "$(python -c 'import o41td; print(o41td.get_include())')" train.c -o train
  *   ./train line 0 line.ckpt
  *
- * The config has two fields of dtype f32: `x` of any length, and `y`. The loop goes on from line.ckpt where there is one,
- * writes it every 100 steps and at its end, and ends well on SIGTERM and Ctrl-C. (A real one saves its weights beside it.)
+ * The config has two fields of dtype f32: `x` of any length, and `y`. The loop goes on from line.ckpt where there is
+ * one, writes it every 100 steps and at its end, and ends well on SIGTERM and Ctrl-C. (A real one saves its weights
+ * with it.)
  */
 #define O41TD_IMPLEMENTATION
 #include "o41td.h"
@@ -90,7 +91,8 @@ static int train(o41td_stream *stream, const char *path) {
         fprintf(stderr, "this loop wants two fields of f32: `x`, and `y`, one number\n");
         return 2;
     }
-    size_t length, room = (size_t)o41td_max_rows(stream), width = o41td_field_at(stream, (size_t)at_x)->row_bytes / sizeof(float);
+    size_t length, room = (size_t)o41td_max_rows(stream);
+    size_t width = o41td_field_at(stream, (size_t)at_x)->row_bytes / sizeof(float);
     char *text = read_file(path, &length);
     if (text != NULL && o41td_resume(stream, text, length) != O41TD_OK) {
         fprintf(stderr, "%s: %s\n", path, o41td_error(stream));
@@ -99,7 +101,8 @@ static int train(o41td_stream *stream, const char *path) {
     }
     free(text);
     void **buffers = calloc(o41td_num_fields(stream), sizeof *buffers); /* a field without a buffer is left out */
-    float *x = malloc(room * width * sizeof *x), *y = malloc(room * sizeof *y), *weights = calloc(width, sizeof *weights);
+    float *x = malloc(room * width * sizeof *x), *y = malloc(room * sizeof *y);
+    float *weights = calloc(width, sizeof *weights);
     o41td_status status = O41TD_ERROR;
     if (buffers != NULL && x != NULL && y != NULL && weights != NULL) {
         o41td_batch batch;

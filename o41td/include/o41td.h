@@ -74,7 +74,7 @@ typedef struct {
 
 typedef struct {
     double wait_s; /* how long a server that ended is waited for; 60 by default */
-    /* Where it is not NULL: once the flag is not 0, calls that wait return O41TD_STOPPED. A signal handler may set it. */
+    /* Where it is not NULL: once the flag is not 0, calls that wait return O41TD_STOPPED. For a signal handler. */
     const volatile sig_atomic_t *stop;
     /* Where it is not NULL: told what the loader has to say. The text is valid during the call. */
     void (*on_notice)(void *user, const char *text, int is_warning);
@@ -111,7 +111,8 @@ const char *o41td_stage_name(const o41td_stream *stream, size_t stage);
  *
  * `buffers[i]` takes field i, `o41td_max_rows` times its `row_bytes`, rows one behind the other in C order, aligned for
  * its dtype; a field whose buffer is NULL is left out, and all are where `buffers` is. A bool is a byte of 0 or 1. The
- * batch is counted when this returns O41TD_OK. O41TD_END at the end of a finite stage, which does not advance by itself.
+ * batch is counted when this returns O41TD_OK. O41TD_END comes at the end of a finite stage, which does not advance by
+ * itself.
  *
  * Blocks until the batch is there. Where the server has ended, until one of its name is back, `wait_s` at most.
  */
@@ -181,7 +182,7 @@ o41td_status o41td_resume(o41td_stream *stream, const char *text, size_t length)
 #error "the arena holds little-endian numbers"
 #endif
 
-/* ---- text that grows ------------------------------------------------------------------------------------------- */
+/* ---- text that grows --------------------------------------------------------------------------------------------- */
 
 typedef struct {
     char *data;
@@ -218,7 +219,7 @@ static void o41td__put_int(o41td__text *text, int64_t number) {
     o41td__puts(text, digits);
 }
 
-/* ---- msgpack: reading, within bounds ---------------------------------------------------------------------------- */
+/* ---- msgpack: reading, within bounds ----------------------------------------------------------------------------- */
 
 #define O41TD__MAX_DEPTH 64
 
@@ -399,6 +400,10 @@ static bool o41td__read_bytes(o41td__reader *reader, o41td__kind kind, o41td__re
     return true;
 }
 
+static o41td__reader o41td__over(const char *text, size_t length) {
+    return (o41td__reader){(const unsigned char *)text, (const unsigned char *)text + length};
+}
+
 static size_t o41td__length(o41td__reader bytes) { return (size_t)(bytes.end - bytes.at); }
 
 static bool o41td__is(o41td__reader bytes, const char *words) {
@@ -539,14 +544,18 @@ static void o41td__json_str(o41td__text *text, o41td__reader words) {
     const unsigned char *at = words.at;
     o41td__puts(text, "\"");
     while (at < words.end) {
+        const unsigned char *plain = at; /* what needs no escape goes at once */
+        while (at < words.end && *at >= ' ' && *at < 0x7f && *at != '"' && *at != '\\')
+            at++;
+        o41td__put(text, plain, (size_t)(at - plain));
+        if (at == words.end)
+            break;
         uint32_t point;
         char escaped[16];
         at += o41td__code_point(at, words.end, &point);
-        const char *letter = point && point < 0x80 ? strchr("\"\"\\\\\nn\rr\tt\bb\ff", (int)point) : NULL;
-        if (letter != NULL && (point < ' ' || point == '"' || point == '\\'))
+        const char *letter = point && point < 0x7f ? strchr("\"\"\\\\\nn\rr\tt\bb\ff", (int)point) : NULL;
+        if (letter != NULL)
             snprintf(escaped, sizeof escaped, "\\%c", letter[1]);
-        else if (point >= ' ' && point < 0x7f)
-            snprintf(escaped, sizeof escaped, "%c", (char)point);
         else if (point < 0x10000)
             snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)point);
         else
@@ -754,7 +763,7 @@ static bool o41td__json_pair(o41td__reader *reader, bool is_first, int64_t pair[
            o41td__json_int(reader, &pair[1]) && o41td__json_mark(reader, ']');
 }
 
-/* ---- BLAKE2b with a digest of 8 bytes (RFC 7693) ------------------------------------------------------------------ */
+/* ---- BLAKE2b with a digest of 8 bytes (RFC 7693) ----------------------------------------------------------------- */
 
 static uint64_t o41td__turned(uint64_t word, int right) { return word >> right | word << (64 - right); }
 
@@ -818,7 +827,7 @@ static void o41td__put_digest(o41td__text *text, uint64_t digest) {
     }
 }
 
-/* ---- what is streamed --------------------------------------------------------------------------------------------- */
+/* ---- what is streamed -------------------------------------------------------------------------------------------- */
 
 #define O41TD__MAX_ROWS ((int64_t)1 << 43) /* of a source; with as many lanes as there may be, sums stay in 63 bits */
 #define O41TD__MAX_LANES 65536
@@ -879,7 +888,7 @@ static void o41td__facts_free(o41td__facts *facts) {
     memset(facts, 0, sizeof *facts);
 }
 
-/* An array of zeroes for values that were announced: each takes a byte of what is read, so there are no more than that. */
+/* An array of zeroes for values that were announced. Each takes a byte of what is read, so there are no more. */
 static void *o41td__array(o41td__reader reader, uint64_t count, size_t item_bytes) {
     return count <= o41td__length(reader) ? calloc(count ? (size_t)count : 1, item_bytes) : NULL;
 }
@@ -1030,7 +1039,7 @@ static bool o41td__read_fields(o41td__facts *facts, o41td__reader layout) {
     return true;
 }
 
-/* How many bytes all texts begin with in common, cut between two code points; `skip[i]` bytes of each are passed over. */
+/* How many bytes all texts begin with in common, cut between two code points. */
 static size_t o41td__common_start(const o41td__reader *texts, size_t num_texts) {
     size_t length = num_texts ? o41td__length(texts[0]) : 0;
     for (size_t i = 1; i < num_texts; i++) {
@@ -1142,7 +1151,8 @@ static bool o41td__read_source(o41td__facts *facts, o41td__reader map, size_t st
             return false;
         rows += of_unit;
     }
-    facts->shards_digest ^= o41td__turned(o41td__blake2b(units.at, o41td__length(units)), 1 + (int)facts->num_sources % 61);
+    uint64_t units_digest = o41td__blake2b(units.at, o41td__length(units));
+    facts->shards_digest ^= o41td__turned(units_digest, 1 + (int)(facts->num_sources % 61));
     facts->num_sources++;
     source->stage = stage_number;
     o41td__json_str(&source->quoted_name, name);
@@ -1218,7 +1228,7 @@ static bool o41td__read_sources(o41td__facts *facts, o41td__reader sources) {
     return facts->num_sources == count && !facts->shards.failed && !facts->config.failed;
 }
 
-/* ---- arithmetic on batches: what o41td.order and o41td.exclusions do ---------------------------------------------- */
+/* ---- arithmetic on batches: what o41td.order and o41td.exclusions do --------------------------------------------- */
 
 /* Where the next `num_taken` batches from `start` on end that are not excluded. */
 static int64_t o41td__after(const o41td__facts *facts, int64_t start, int64_t num_taken) {
@@ -1259,7 +1269,7 @@ static int64_t o41td__rows_before(const o41td__facts *facts, const o41td__stage 
     return rows;
 }
 
-/* ---- the stream --------------------------------------------------------------------------------------------------- */
+/* ---- the stream -------------------------------------------------------------------------------------------------- */
 
 #define O41TD__MAX_FRAME_BYTES ((size_t)1 << 30)
 #define O41TD__MAX_ENTRY_BYTES 65536
@@ -1439,7 +1449,7 @@ static void o41td__tell(o41td__text *text, o41td__reader record) {
         o41td__puts(text, ".");
 }
 
-/* ---- the socket ----------------------------------------------------------------------------------------------------- */
+/* ---- the socket -------------------------------------------------------------------------------------------------- */
 
 static int o41td__wait(o41td_stream *stream, short events, int64_t until_ms) {
     for (;;) {
@@ -1584,7 +1594,7 @@ static int o41td__hear_notice(o41td_stream *stream, o41td__reader fields) {
     return O41TD_OK;
 }
 
-/* ---- finding a loader by its name ------------------------------------------------------------------------------------- */
+/* ---- finding a loader by its name -------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t pid, start_time;
@@ -1649,7 +1659,7 @@ static bool o41td__read_entry(const char *path, o41td__entry *entry, o41td__text
     static const char served[] = "true";
     char *text = malloc(O41TD__MAX_ENTRY_BYTES);
     ssize_t length = text == NULL ? -1 : o41td__read_file(path, text, O41TD__MAX_ENTRY_BYTES);
-    o41td__reader object = {(unsigned char *)text, (unsigned char *)text + (length < 0 ? 0 : length)}, walk = object;
+    o41td__reader object = o41td__over(text, length < 0 ? 0 : (size_t)length), walk = object;
     o41td__reader words, protocol, is_served;
     bool is_right = length > 0 && o41td__json_skip(&walk, 0) && o41td__json_find_words(object, "name", &words) &&
                     o41td__json_find_words(object, "protocol", &protocol) &&
@@ -1700,15 +1710,16 @@ static bool o41td__look_up(o41td_stream *stream, o41td__entry *found) {
     if (listing != NULL)
         closedir(listing);
     if (!is_there)
-        o41td__fail(stream, "no loader is served under the name '%s'. %s%s. One is started by `o41td serve CONFIG --name NAME`.",
-                    stream->name, names.length ? "Those that are: " : "None is served on this host by this user",
+        o41td__fail(stream, "no loader is served under the name '%s'. %s%s. One is started by `o41td serve CONFIG "
+                    "--name NAME`.", stream->name,
+                    names.length ? "Those that are: " : "None is served on this host by this user",
                     names.length ? names.data : "");
     free(names.data);
     free(name.data);
     return is_there;
 }
 
-/* ---- joining ----------------------------------------------------------------------------------------------------------- */
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 /* Maps the arena that a layout describes and the descriptor holds; each field has one region, on a page's border. */
 static int o41td__map_arena(o41td_stream *stream, const o41td__facts *facts, o41td__reader layout) {
@@ -1733,7 +1744,7 @@ static int o41td__map_arena(o41td_stream *stream, const o41td__facts *facts, o41
     }
     struct stat status;
     if (stream->descriptor < 0)
-        return o41td__fail(stream, "the arena's descriptor did not come: is the limit on open files reached (ulimit -n)?");
+        return o41td__fail(stream, "the arena's descriptor did not come: is the limit on open files reached?");
     if (offset != (uint64_t)total_bytes || fstat(stream->descriptor, &status) || status.st_size < total_bytes)
         return o41td__fail(stream, "the arena is not what its layout says. Use one version of o41td.");
     void *arena = mmap(NULL, offset, PROT_READ, MAP_SHARED, stream->descriptor, 0);
@@ -1810,10 +1821,8 @@ static int o41td__hear_opening(o41td_stream *stream, o41td__facts *facts) {
 
 static int o41td__join(o41td_stream *stream, const o41td__entry *entry, o41td__facts *facts) {
     if (!entry->speaks_ours)
-        return o41td__fail(stream,
-                           "the loader '%s' (pid %" PRId64 ") runs another version of o41td than this program was built "
-                           "with. Build it with the o41td.h of that version.",
-                           stream->name, entry->pid);
+        return o41td__fail(stream, "the loader '%s' (pid %" PRId64 ") runs another version of o41td than this program "
+                           "was built with. Build it with the o41td.h of that version.", stream->name, entry->pid);
     struct sockaddr_un address = {0};
     struct { /* struct ucred */
         pid_t pid;
@@ -1853,14 +1862,15 @@ static int o41td__first_join(o41td_stream *stream) {
         if (status != O41TD__LOST)
             return status;
         if (o41td__now_ms() > until_ms)
-            return o41td__fail(stream, "the loader '%s' (pid %" PRId64 ") does not answer: %s. Is it stopped, or this host "
-                               "overloaded? `o41td status` shows what there is.", stream->name, entry.pid, stream->why);
+            return o41td__fail(stream, "the loader '%s' (pid %" PRId64 ") does not answer: %s. Is it stopped, or this "
+                               "host overloaded? `o41td status` shows what there is.", stream->name, entry.pid,
+                               stream->why);
         if ((status = o41td__pause(stream)) != O41TD_OK)
             return status;
     }
 }
 
-/* ---- the cursor ---------------------------------------------------------------------------------------------------------- */
+/* ---- the cursor -------------------------------------------------------------------------------------------------- */
 
 static int64_t o41td__history_batches(const o41td_stream *stream) {
     int64_t batches = 0;
@@ -1935,7 +1945,7 @@ static int o41td__acknowledge(o41td_stream *stream) {
     return o41td__send(stream, &frame);
 }
 
-/* ---- the death of a server ------------------------------------------------------------------------------------------------ */
+/* ---- the death of a server --------------------------------------------------------------------------------------- */
 
 /* What is behind a hung up line cannot be trusted any more; the stream stands behind the last batch that was taken. */
 static int o41td__lose(o41td_stream *stream) {
@@ -1962,8 +1972,8 @@ static int o41td__refuse_another_stream(o41td_stream *stream, const o41td__facts
         has_same_fields = before->fields[i].row_bytes == now->fields[i].row_bytes;
     if (differing == NULL && has_same_fields)
         return O41TD_OK;
-    return o41td__fail(stream, "the loader '%s' came back as another stream: %s. Serve the config that this stream began "
-                       "with, or connect anew.", stream->name, differing ? differing : "its fields differ");
+    return o41td__fail(stream, "the loader '%s' came back as another stream: %s. Serve the config that this stream "
+                       "began with, or connect anew.", stream->name, differing ? differing : "its fields differ");
 }
 
 /* Joins the loader of the same name, once there is one again. */
@@ -1987,21 +1997,21 @@ static int o41td__rejoin(o41td_stream *stream) {
         }
         if (!is_told) {
             char words[256];
-            snprintf(words, sizeof words, "the loader '%.64s' is gone; rank %" PRId64 " waits up to %g s for it to come back",
-                     stream->name, stream->rank, stream->options.wait_s);
+            snprintf(words, sizeof words, "the loader '%.64s' is gone; rank %" PRId64 " waits up to %g s for it to "
+                     "come back", stream->name, stream->rank, stream->options.wait_s);
             o41td__notice(stream, words, true);
         }
         if (o41td__now_ms() >= until_ms)
-            return o41td__fail(stream, "the loader '%s' is gone (%s) and has not come back for %g s. Start it again with "
-                               "`o41td serve`; a checkpoint goes on behind the last batch.", stream->name, stream->why,
-                               stream->options.wait_s);
+            return o41td__fail(stream, "the loader '%s' is gone (%s) and has not come back for %g s. Start it again "
+                               "with `o41td serve`; a checkpoint goes on behind the last batch.", stream->name,
+                               stream->why, stream->options.wait_s);
         int status = o41td__pause(stream);
         if (status != O41TD_OK)
             return status;
     }
 }
 
-/* ---- batches ---------------------------------------------------------------------------------------------------------------- */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 /* Keeps announced batches; all of their rows must lie in the arena. */
 static int o41td__hear_ready(o41td_stream *stream, o41td__reader reader, uint64_t num_fields) {
@@ -2094,7 +2104,7 @@ static int o41td__hear(o41td_stream *stream, o41td__reader reader) {
     }
 }
 
-/* Waits for the next message and deals with it; a loader that gives no sign of life when it is asked for one is lost. */
+/* Waits for the next message and deals with it. A loader that gives no sign of life when asked for one is lost. */
 static int o41td__hear_next(o41td_stream *stream) {
     o41td__reader payload;
     int64_t half_ms = (int64_t)(500 * stream->facts.stall_timeout_s), began_ms = o41td__now_ms();
@@ -2126,9 +2136,10 @@ static void o41td__copy(o41td_stream *stream, void *const *buffers, int64_t num_
         }
         for (size_t i = 0; i < stream->facts.num_fields; i++) {
             size_t row_bytes = stream->facts.fields[i].row_bytes;
+            const unsigned char *region = stream->arena + stream->offsets[i];
             if (buffers != NULL && buffers[i] != NULL)
-                memcpy((unsigned char *)buffers[i] + (size_t)first * row_bytes,
-                       stream->arena + stream->offsets[i] + (size_t)start * row_bytes, (size_t)(behind - first) * row_bytes);
+                memcpy((unsigned char *)buffers[i] + (size_t)first * row_bytes, region + (size_t)start * row_bytes,
+                       (size_t)(behind - first) * row_bytes);
         }
     }
 }
@@ -2157,7 +2168,7 @@ static bool o41td__take_batch(o41td_stream *stream, void *const *buffers, o41td_
     return true;
 }
 
-/* ---- what a program calls ---------------------------------------------------------------------------------------------------- */
+/* ---- what a program calls ---------------------------------------------------------------------------------------- */
 
 o41td_options o41td_default_options(void) { return (o41td_options){60, NULL, NULL, NULL}; }
 
@@ -2169,7 +2180,7 @@ o41td_status o41td_connect(const char *name, int64_t rank, const o41td_options *
     stream->pid = getpid();
     stream->rank = rank;
     stream->options = options != NULL ? *options : o41td_default_options();
-    stream->name = o41td__copied((o41td__reader){(const unsigned char *)name, (const unsigned char *)name + strlen(name)});
+    stream->name = o41td__copied(o41td__over(name, strlen(name)));
     if (stream->name == NULL || !o41td__add_run(&stream->history, &stream->num_runs, 0, 0))
         return o41td__no_memory(stream);
     if (rank < 0 || rank > INT32_MAX)
@@ -2286,7 +2297,7 @@ o41td_status o41td_advance(o41td_stream *stream, size_t stage) {
     return o41td__serve(stream) == O41TD_OK ? O41TD_OK : o41td__lose(stream);
 }
 
-/* ---- checkpoints ----------------------------------------------------------------------------------------------------------------- */
+/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
 #define O41TD__HEAD "{\n\"format\": \"o41td-checkpoint\""
 #define O41TD__TAIL "\"checksum\": \""
@@ -2328,7 +2339,8 @@ static void o41td__write_epochs(const o41td_stream *stream, o41td__text *text) {
         is_first = false;
         o41td__put(text, source->quoted_name.data, source->quoted_name.length);
         o41td__puts(text, ":");
-        o41td__put_int(text, o41td__rows_before(facts, stage, position) / (source->epoch_rows ? source->epoch_rows : 1));
+        int64_t rows = o41td__rows_before(facts, stage, position);
+        o41td__put_int(text, source->epoch_rows ? rows / source->epoch_rows : 0);
     }
 }
 
@@ -2430,8 +2442,8 @@ static int o41td__read_cursor(o41td_stream *stream, o41td__reader cursor, o41td_
         if (!is_right || is_over)
             break;
         if (pair[0] >= (int64_t)facts->num_stages)
-            return o41td__fail(stream, "the checkpoint's cursor names stage %" PRId64 ", and there are %zu stages", pair[0],
-                               facts->num_stages);
+            return o41td__fail(stream, "the checkpoint's cursor names stage %" PRId64 ", and there are %zu stages",
+                               pair[0], facts->num_stages);
         is_right = pair[1] < (int64_t)1 << 62 && (total += pair[1]) < (int64_t)1 << 62;
         if (is_right && !o41td__add_run(history, num_runs, pair[0], pair[1]))
             return o41td__no_memory(stream);
@@ -2445,8 +2457,8 @@ static int o41td__read_cursor(o41td_stream *stream, o41td__reader cursor, o41td_
             position += (*history)[i].stage == (int64_t)number ? (*history)[i].batches : 0;
         int64_t most = stage->infinite ? ((int64_t)1 << 62) / stage->batch_size : stage->num_batches;
         if (position > most)
-            return o41td__fail(stream, "the checkpoint's cursor has %" PRId64 " batches of stage %zu, of %" PRId64, position,
-                               number, most);
+            return o41td__fail(stream, "the checkpoint's cursor has %" PRId64 " batches of stage %zu, of %" PRId64,
+                               position, number, most);
     }
     return O41TD_OK;
 }
@@ -2455,11 +2467,10 @@ static int o41td__read_cursor(o41td_stream *stream, o41td__reader cursor, o41td_
 static int o41td__refuse_other_checkpoint(o41td_stream *stream, o41td__reader document) {
     static const char *const keys[] = {"seed", "lanes", "fields", "stages"}; /* they name the rows and their order */
     const o41td__facts *facts = &stream->facts;
-    o41td__reader config, shards, old, new;
-    o41td__reader now = {(unsigned char *)facts->config.data, (unsigned char *)facts->config.data + facts->config.length};
+    o41td__reader config, shards, old, new, now = o41td__over(facts->config.data, facts->config.length);
     int64_t version;
     if (!o41td__json_find_int(document, "format_version", &version) || version != 1)
-        return o41td__fail(stream, "the checkpoint has a format version that is not 1; resume with the o41td that wrote it");
+        return o41td__fail(stream, "the checkpoint's format version is not 1; resume with the o41td that wrote it");
     if (!o41td__json_find_int(document, "order_version", &version) || version != O41TD_ORDER_VERSION)
         return o41td__fail(stream, "the checkpoint was taken under another version of the order than %d",
                            O41TD_ORDER_VERSION);
@@ -2469,13 +2480,13 @@ static int o41td__refuse_other_checkpoint(o41td_stream *stream, o41td__reader do
         if (!o41td__json_find(config, keys[i], &old) || !o41td__json_find(now, keys[i], &new) ||
             o41td__length(old) != o41td__length(new) || memcmp(old.at, new.at, o41td__length(old)) != 0)
             return o41td__fail(stream, "the checkpoint is of another stream: `%s` of its config differs", keys[i]);
-    if (o41td__length(shards) != facts->shards.length || memcmp(shards.at, facts->shards.data, facts->shards.length) != 0)
+    if (!o41td__is(shards, facts->shards.data))
         return o41td__fail(stream, "the checkpoint is of another stream: its shards differ");
     return O41TD_OK;
 }
 
 o41td_status o41td_resume(o41td_stream *stream, const char *text, size_t length) {
-    o41td__reader document = {(const unsigned char *)text, (const unsigned char *)text + length}, walk = document;
+    o41td__reader document = o41td__over(text, length), walk = document;
     o41td__reader config, cursor, digest, value;
     o41td__run *history = NULL;
     size_t num_runs = 0;

@@ -54,7 +54,7 @@ def test_a_conversation_to_the_byte(consume, tmp_path):
 
 
 def test_what_a_loader_says_of_a_failure_is_told(consume):
-    """Bad data again and again behind the batches before it, a refusal at the door, another version at sight."""
+    """Bad data again and again behind the batches before it, a refusal at the door, another version, no loader at all."""
     with golden_server() as server, golden_server(protocol="0badc0de") as other:
         consumer = consume(server.name, 1)
         server.open()
@@ -72,6 +72,9 @@ def test_what_a_loader_says_of_a_failure_is_told(consume):
         assert consumer.line() == "error ConnectError: rank 1 is taken by process 77. Ask for another."
         version = "runs another version of o41td than this program was built with"
         assert version in consumer.ask(f"connect {other.name}")
+        nobody = "error no loader is served under the name 'no-such'. Those that are: '"
+        assert consumer.ask("connect no-such").startswith(nobody)
+        assert consumer.ask("next 1") == "error this stream was not opened"
         consumer.end()
 
 

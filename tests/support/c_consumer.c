@@ -44,8 +44,8 @@ static void tell_fields(const o41td_stream *stream) {
 }
 
 static void tell_batch(const o41td_stream *stream, const o41td_batch *batch, void *const *buffers) {
-    printf("batch %" PRId64 " %d %" PRId64 " %" PRId64 " %016" PRIx64, batch->batch_index, (int)batch->stage, batch->number,
-           batch->num_rows, batch->order_digest);
+    printf("batch %" PRId64 " %d %" PRId64 " %" PRId64 " %016" PRIx64, batch->batch_index, (int)batch->stage,
+           batch->number, batch->num_rows, batch->order_digest);
     for (size_t i = 0; i < o41td_num_fields(stream); i++) {
         putchar(' ');
         for (size_t at = 0; at < (size_t)batch->num_rows * o41td_field_at(stream, i)->row_bytes; at++)

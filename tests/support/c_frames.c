@@ -1,4 +1,4 @@
-/* Gives payloads to the part of the client that reads them: each file named is one payload, read into just as many bytes.
+/* Gives payloads to the part of the client that reads them, each in just as many bytes as it has.
  *
  *   c_frames FILE...        each FILE holds frames: 4 bytes of length, then the payload
  *
