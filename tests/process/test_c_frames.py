@@ -54,7 +54,7 @@ def test_a_conversation_to_the_byte(consume, tmp_path):
 
 
 def test_what_a_loader_says_of_a_failure_is_told(consume):
-    """Bad data again and again behind the batches before it, a refusal at the door, another version, no loader at all."""
+    """Bad data again and again behind the batches before it, a refusal, another version, no loader at all."""
     with golden_server() as server, golden_server(protocol="0badc0de") as other:
         consumer = consume(server.name, 1)
         server.open()
