@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* The messages that this file speaks. A loader that speaks others, older or newer, is refused by name. */
-#define O41TD_PROTOCOL "26a9e146"
+#define O41TD_PROTOCOL "5d007465"
 /* The order that its checkpoints are taken under. */
 #define O41TD_ORDER_VERSION 1
 
@@ -459,19 +459,19 @@ static bool o41td__find_bool(o41td__reader map, const char *key, bool *truth) {
 /* ---- messages: what this client sends, and the tags of what it is sent ------------------------------------------- */
 
 enum {
-    O41TD__JOIN_LOADER = 17,
-    O41TD__SERVE_FROM = 18,
-    O41TD__BATCHES_GATHERED = 19,
-    O41TD__STATS_REQUEST = 20,
-    O41TD__LOADER_JOINED = 21,
-    O41TD__OPEN_PROGRESS = 22,
-    O41TD__LOADER_OPENED = 23,
-    O41TD__LOADER_FAILED = 25,
-    O41TD__BATCHES_READY = 26,
-    O41TD__STREAM_ENDED = 27,
-    O41TD__STREAM_FAILED = 28,
-    O41TD__LOADER_NOTICE = 29,
-    O41TD__STATS_REPLY = 30
+    O41TD__JOIN_LOADER = 0,
+    O41TD__SERVE_FROM = 1,
+    O41TD__BATCHES_GATHERED = 2,
+    O41TD__STATS_REQUEST = 3,
+    O41TD__LOADER_JOINED = 4,
+    O41TD__OPEN_PROGRESS = 5,
+    O41TD__LOADER_OPENED = 6,
+    O41TD__LOADER_FAILED = 7,
+    O41TD__BATCHES_READY = 8,
+    O41TD__STREAM_ENDED = 9,
+    O41TD__STREAM_FAILED = 10,
+    O41TD__LOADER_NOTICE = 11,
+    O41TD__STATS_REPLY = 12
 };
 
 typedef struct {
