@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from o41td.batch import Batch
+    from o41td.c_header import get_include
     from o41td.checkpoint import Checkpoint
     from o41td.config import (
         BatchStreamConfig,
@@ -107,6 +108,7 @@ _HOMES = {
     "connect": "o41td.connecting",
     "contribution": "o41td.input_worth",
     "findings": "o41td.input_worth",
+    "get_include": "o41td.c_header",
     "open_batch_stream": "o41td.opening",
     "plan": "o41td.planning",
     "plot_shares": "o41td.input_worth",
@@ -160,6 +162,7 @@ __all__ = [
     "connect",
     "contribution",
     "findings",
+    "get_include",
     "open_batch_stream",
     "plan",
     "plot_shares",

@@ -81,18 +81,23 @@ class Batch:
 
     def to_arrow(self) -> pa.RecordBatch:
         """Returns the batch as Arrow: scalars as columns, arrays as fixed-shape tensors. No copy but for bools."""
-        import pyarrow as pa
+        from o41td.arrow_export import tensor_batch
 
-        columns = {}
-        for name, array in self._arrays.items():
-            if array.ndim == 1:
-                columns[name] = pa.array(array)
-                continue
-            shape = array.shape[1:]
-            kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(array.dtype), shape)
-            storage = pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), int(np.prod(shape)))
-            columns[name] = pa.ExtensionArray.from_storage(kind, storage)
-        return pa.RecordBatch.from_pydict(columns)
+        return tensor_batch(self._arrays)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Returns Arrow C structs of the batch: `pyarrow.record_batch(batch)`, and what else reads that interface.
+
+        Each axis behind the first is a fixed size list. No copy but for bools: the structs share the arrays' memory and
+        keep it, so what is written to the arrays later is seen through them.
+
+        Args:
+            requested_schema: A capsule of an ArrowSchema that the reader would rather have; pyarrow casts to it.
+        """
+        from o41td.arrow_export import nested_batch
+
+        schema, array = nested_batch(self._arrays).__arrow_c_array__(requested_schema)
+        return schema, array
 
     def to_torch(self, device: Any = None) -> dict[str, Any]:
         """Returns the fields as torch tensors: sharing memory on the CPU, copied to `device` if one is given.

@@ -164,6 +164,27 @@ class BatchStream:
             raise StopIteration
         return batch
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Returns an Arrow C stream of the batches from here to the stage's end, as polars, DuckDB and others read it.
+
+        Each batch that is read counts as handed out, as with `next()`, and its memory stays for as long as the reader
+        keeps it; each axis behind the first is a fixed size list. A stage that is infinite never ends. Readers that
+        take all at once (`polars.DataFrame(stream)`) hold the whole stage in memory; others go batch by batch
+        (`pyarrow.RecordBatchReader.from_stream(stream)`).
+
+        Args:
+            requested_schema: A capsule of an ArrowSchema that the reader would rather have; pyarrow casts to it.
+        """
+        from o41td.arrow_export import stream_capsule
+
+        def next_arrays() -> dict[str, NDArray[Any]] | None:
+            batch = self.next()
+            return None if batch is None else batch.arrays()
+
+        self._check_usable()
+        fields = self._job.stages[self._cursor.stage].sources[0].fields
+        return stream_capsule(fields, next_arrays, requested_schema)
+
     @property
     def _cursor(self) -> Cursor:
         """Where the stream is: what it was served from, and the rounds taken since (counted apart: the hot path)."""

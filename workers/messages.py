@@ -2,7 +2,8 @@
 
 A record is encoded as ``[tag, *fields in order]``. The tag is the class's place in `MESSAGE_TYPES`, so both ends must
 be of one version: a loader starts its own processes from its own package, which makes that true by construction, and
-whoever else calls looks at the loader's `PROTOCOL` first.
+whoever else calls looks at the loader's `PROTOCOL` first. What such a caller says and hears is docs/protocol.md, which
+the C header repeats.
 
 What is decoded is what its annotations say, or it is refused; nothing is built from a payload that is not whole. So a
 peer can at worst make us hang up on it.
@@ -22,6 +23,7 @@ import msgpack
 from o41td.workers.message_check import refuse_wrong_types
 
 __all__ = [
+    "CONSUMER_TYPES",
     "MESSAGE_TYPES",
     "PROTOCOL",
     "AttachArena",
@@ -483,7 +485,25 @@ Message = (
 )
 """Any message."""
 
+CONSUMER_TYPES: tuple[type[Message], ...] = (
+    JoinLoader,
+    ServeFrom,
+    BatchesGathered,
+    StatsRequest,
+    LoaderJoined,
+    OpenProgress,
+    LoaderOpened,
+    LoaderFailed,
+    BatchesReady,
+    StreamEnded,
+    StreamFailed,
+    LoaderNotice,
+    StatsReply,
+)
+"""What a trainer and a served loader say to each other: first, so that no other message moves their tags."""
+
 MESSAGE_TYPES: tuple[type[Message], ...] = (
+    *CONSUMER_TYPES,
     WorkerReady,
     ResolveSource,
     SourceResolved,
@@ -502,22 +522,9 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     BlockFailed,
     StorageUsed,
     OpenLoader,
-    JoinLoader,
-    ServeFrom,
-    BatchesGathered,
-    StatsRequest,
-    LoaderJoined,
-    OpenProgress,
-    LoaderOpened,
     LoaderPlanned,
-    LoaderFailed,
-    BatchesReady,
-    StreamEnded,
-    StreamFailed,
-    LoaderNotice,
-    StatsReply,
 )
-PROTOCOL = f"{crc32(repr([(kind.__name__, kind._fields) for kind in MESSAGE_TYPES]).encode()):08x}"
+PROTOCOL = f"{crc32(repr([(kind.__name__, kind._fields) for kind in CONSUMER_TYPES]).encode()):08x}"
 """Tells these messages from another version's: a checksum of all fields, so that nobody has to keep count."""
 
 _INT64_BYTES = 8

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import c_programs
 import faulty_host as faults
 import s3_store
 import served_loader
@@ -57,6 +58,25 @@ def faulty_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> faults.Fault
 def serve(tmp_path: Path) -> Iterator[Callable[..., served_loader.Served]]:
     """Starts `o41td serve` and waits until it is ready: `serve(config, "--ranks", "2")`."""
     with served_loader.serving(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def c_consumer_command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """How to run `c_consumer.c` so that it is watched."""
+    return c_programs.watched(c_programs.SUPPORT / "c_consumer.c", tmp_path_factory.mktemp("c"))
+
+
+@pytest.fixture
+def consume(c_consumer_command: list[str]) -> Iterator[Callable[..., c_programs.CConsumer]]:
+    """Starts C consumers, which have ended behind the test: `consume(name, rank, wait_s=20)`."""
+    with ExitStack() as stack:
+
+        def started(name: str, rank: int, **keys: float) -> c_programs.CConsumer:
+            consumer = c_programs.CConsumer(c_consumer_command, name, rank, **keys)
+            stack.callback(consumer.kill)
+            return consumer
+
         yield started
 
 
