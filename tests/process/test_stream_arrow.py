@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import nanoarrow
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -98,7 +99,6 @@ def test_duckdb_queries_a_stream(stream, reference):
 
 def test_nanoarrow_reads_a_stream(stream, reference):
     """Structs of the fields, batch by batch."""
-    nanoarrow = pytest.importorskip("nanoarrow")
     chunks = list(nanoarrow.ArrayStream(stream))
     assert [len(chunk) for chunk in chunks] == [9] * 10 + [7]
     ids = [row["id"] for chunk in chunks for row in chunk.to_pylist()]
