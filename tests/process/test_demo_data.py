@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from memory_use import MemoryWatch
+from o41td import open_batch_stream
 from o41td.demo import DEMO_SHARDS, TOKENS_A_ROW, demo_config, write_demo_data
 from o41td.errors import StorageError
 
@@ -87,3 +89,13 @@ def test_its_config_is_a_curriculum_of_two_stages(sample: Path) -> None:
     assert [stage.name for stage in config.stages] == ["warm-up", "mix"]
     assert [len(source.files) for stage in config.stages for source in stage.sources] == [6, 12, 8]
     assert [source.weight for source in config.stages[1].sources] == [1.0, 3.0]
+
+
+def test_streaming_it_takes_no_more_than_its_bound(sample: Path) -> None:
+    """Peaks of all processes, while tokens and scalars of two sources are mixed."""
+    config = demo_config(sample)
+    with MemoryWatch() as watch, open_batch_stream(config.model_copy(update={"stages": config.stages[1:]})) as stream:
+        for _ in range(500):
+            assert stream.next() is not None
+        stats = stream.stats()
+    assert watch.total_bytes(stats) <= stats["memory"]["bound_bytes"], (watch.use, stats["memory"])
