@@ -3,9 +3,10 @@
     PYTHONPATH=scripts:tests/support .venv/bin/python scripts/bench_storage.py --data FOLDER
     PYTHONPATH=scripts:tests/support .venv/bin/python scripts/bench_storage.py --open 500 --latency-s 0.2
 
-FOLDER is what scripts/bench wrote (--data). The store is `folder_store`, on the same cores. Every round runs a stream
-of the local files, one by HTTP and one by S3, each in a process of its own; what a stream could do is the smaller of
-the local rate and the pipe's, and figures are medians over rounds.
+FOLDER is what scripts/bench wrote (--data). The store is `folder_store`, on the same cores. Every round copies
+all files over eight connections, which is what the store gives, then runs a stream of the local files, one by HTTP and
+one by S3, each in a process of its own; what a stream could do is the smaller of the first two rates, and figures are
+medians over rounds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import statistics
 import sys
 import tempfile
 import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from folder_store import serving
 from o41td import BatchStreamConfig, FileSource, ProjectedField, Stage, StorageConfig, open_batch_stream
 
 KINDS = ("local", "http", "s3")
+_CONNECTIONS = 8
 
 
 def files_of(kind: str, url: str, folder: Path) -> list[str]:
@@ -54,25 +58,39 @@ def stream_rounds(arguments: argparse.Namespace) -> None:
     for workload in arguments.sets.split(","):
         results: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
         with serving(arguments.data, latency_s=arguments.latency_s, bytes_per_s=bytes_per_s) as url:
+            pipes = []
             for _ in range(arguments.rounds):
+                pipes.append(copied_bytes_per_s(arguments.data / workload, url))
                 for kind in KINDS:
                     results[kind].append(measured([*own, "--measure", workload, kind, url]))
-        print(row_of(workload, results, bytes_per_s), flush=True)
+        print(row_of(workload, results, pipes), flush=True)
 
 
-def row_of(workload: str, results: dict[str, list[dict[str, Any]]], bytes_per_s: float) -> str:
+def copied_bytes_per_s(folder: Path, url: str) -> float:
+    """How fast the store gives all files of a folder, over some connections side by side."""
+
+    def copy(path: Path) -> int:
+        with urllib.request.urlopen(f"{url}/{folder.name}/{path.name}") as answer:  # noqa: S310 - a URL of ours
+            return sum(len(chunk) for chunk in iter(lambda: answer.read(1 << 20), b""))
+
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        copied = sum(pool.map(copy, sorted(folder.glob("*.parquet"))))
+    return copied / (time.perf_counter() - begin)
+
+
+def row_of(workload: str, results: dict[str, list[dict[str, Any]]], pipes: list[float]) -> str:
     """A row of the table."""
     rates = {kind: [run["rows_per_s"] for run in results[kind]] for kind in KINDS}
     cpu = {kind: statistics.median(run["cpu_s"] / run["rows"] * 1e6 for run in results[kind]) for kind in KINDS}
     last = results["http"][-1]
     row_bytes = last["projected_bytes"] / last["all_rows"]
-    pipe = bytes_per_s / row_bytes
+    limits = [min(pipe / row_bytes, local) for pipe, local in zip(pipes, rates["local"], strict=True)]
     ratios = {
-        kind: statistics.median(
-            rate / min(pipe, local) for rate, local in zip(rates[kind], rates["local"], strict=True)
-        )
+        kind: statistics.median(rate / limit for rate, limit in zip(rates[kind], limits, strict=True))
         for kind in KINDS[1:]
     }
+    pipe = statistics.median(pipes) / row_bytes
     shown = " | ".join(f"{statistics.median(rates[kind]):,.0f}" for kind in KINDS)
     requested = last["storage"]["requested_bytes"] / last["projected_bytes"]
     return (

@@ -31,7 +31,7 @@ async def get_range(
     """Asks for a range of an object once, and hands what comes to `sink`.
 
     Args:
-        session: Makes the request; it follows no redirects.
+        session: Makes the request.
         url: The object's, encoded.
         wanted: The range.
         info: What the object must be.

@@ -5,8 +5,8 @@ listings, and takes `?`, `//` and a slash at a key's end for syntax. Here a key 
 letter by letter.
 
 Ranges, which are nearly all requests, are asked for by links that the client signs, over a session of our own: that
-takes a third of the client's CPU a request, and spares a copy of what comes. Where a store takes no signed links (a
-policy forbids them, a bucket is of another region) the client asks, and goes on asking.
+takes a fifth of the client's CPU a request (0.6 of 3.3 ms), and spares a copy of what comes. Where a store takes no
+signed links (a policy forbids them, a bucket is of another region) the client asks, and goes on asking.
 """
 
 from __future__ import annotations
