@@ -33,11 +33,22 @@ def loader_pids() -> dict[int, str]:
     return found
 
 
+def _given_back_bytes(pid: int) -> int:
+    """By how much a process has been larger than it is now, as the system knows without having to look often."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    sizes = {line.split()[0]: int(line.split()[1]) << 10 for line in lines if line.startswith(("VmHWM:", "VmRSS:"))}
+    return max(0, sizes.get("VmHWM:", 0) - sizes.get("VmRSS:", 0))
+
+
 @dataclass
 class MemoryUse:
-    """Peaks in bytes: of all together but the arena, and of each role by itself (of the workers, their sum)."""
+    """Peaks in bytes: of all together but the arena, of each role by itself (of the workers, their sum), by process."""
 
     beside_arena: int = 0
+    by_process: dict[int, int] = field(default_factory=dict)
     by_role: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
 
 
@@ -64,11 +75,20 @@ class MemoryWatch:
         """The peak, with the arena of the stream whose figures these are."""
         return self.use.beside_arena + int(stats["arena"]["bytes"])
 
+    def bytes_at_worst(self, stats: dict[str, Any]) -> int:
+        """The peaks of all processes, which come together when chance will have it, with that stream's arena."""
+        return sum(self.use.by_process.values()) + int(stats["arena"]["bytes"])
+
     def _watch(self) -> None:
+        peaks = self.use.by_process
         while not self._ended.wait(_PAUSE_S):
             now = dict.fromkeys(ROLES, 0)
-            now["trainer"] = max(0, (own_bytes(os.getpid()) or 0) - self._before)
-            for pid, role in loader_pids().items():
-                now[role] += own_bytes(pid) or 0
+            for pid, role in {os.getpid(): "trainer", **loader_pids()}.items():
+                taken = own_bytes(pid) or 0
+                if role == "trainer":
+                    taken = max(0, taken - self._before)
+                now[role] += taken
+                given_back = 0 if role == "trainer" else _given_back_bytes(pid)
+                peaks[pid] = max(peaks.get(pid, 0), taken + given_back)
             self.use.beside_arena = max(self.use.beside_arena, sum(now.values()))
             self.use.by_role = {role: max(peak, now[role]) for role, peak in self.use.by_role.items()}
