@@ -149,10 +149,10 @@ def test_an_endless_stage_with_resident_sources_survives(write_shards, open_stre
 
 def test_a_replacement_that_is_slow_to_start_is_not_taken_for_silent(write_shards, faulty_host, open_stream):
     """The silence of a dead coordinator is not counted against the next, which needs longer than stall_timeout_s."""
-    config = stream_config(stage_of(write_shards([16] * 4), batch_size=4), stall_timeout_s=1, prefetch_batches=1)
+    config = stream_config(stage_of(write_shards([16] * 4), batch_size=4), stall_timeout_s=4, prefetch_batches=1)
     stream = open_stream(config)
     first = ids_of([stream.next()])
-    faulty_host.order("start", "sleep:1.5", times=1, module="o41td.coordinator")
+    faulty_host.order("start", "sleep:5", times=1, module="o41td.coordinator")
     os.kill(figures_of(stream)["coordinator"]["pid"], signal.SIGKILL)
     assert first + ids_of(list(stream)) == list(range(64))
     assert figures_of(stream)["coordinator_restarts"] == 1

@@ -108,9 +108,9 @@ def test_a_killer_among_shards_of_one_slot_is_told_apart(write_shards, faulty_ho
 
 
 def test_a_worker_that_starts_slowly_has_not_stalled(write_shards, faulty_host, open_stream):
-    """stall_timeout_s is about work given out: a worker that needs 2.5 s to import is left alone."""
-    faulty_host.order("start", "sleep:2.5", times=1)
-    stream = open_stream(stream_config(stage_of(write_shards([16])), stall_timeout_s=1))
+    """stall_timeout_s is about work given out: a worker that needs 5 s to start is left alone."""
+    faulty_host.order("start", "sleep:5", times=1)
+    stream = open_stream(stream_config(stage_of(write_shards([16])), stall_timeout_s=4))
     assert ids_of(list(stream)) == list(range(16))
     assert [worker["restarts"] for worker in figures_of(stream)["workers"]] == [0]
 

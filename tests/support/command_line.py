@@ -20,7 +20,7 @@ import pytest
 
 from o41td.cli import main
 
-DEADLINE_S = 60.0
+DEADLINE_S = 110.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def o41td(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str
 def o41td_in_a_process(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Finished:
     """Run `o41td` in a process of its own, with pipes for output.
 
-    Blocks: until it ends, 60 s at most.
+    Blocks: until it ends, 110 s at most.
     """
     done = subprocess.run(
         command(*arguments), env={**os.environ, **(env or {})}, capture_output=True, text=True,
