@@ -76,7 +76,7 @@ with open_batch_stream(BatchStreamConfig.load(sys.argv[1])) as stream:
     print(stream.next()["id"].tolist(), flush=True)
     sys.stdin.readline()
     print([row for batch in stream for row in batch["id"].tolist()] == list(range(8, 128)))
-    stats = figures_of(stream)
+    stats = stream.stats()
     print(stats["coordinator_restarts"], [worker["restarts"] for worker in stats["workers"]], stats["uptime_s"] < 600)
 """
 
