@@ -1,8 +1,8 @@
 """PyTorch on any number of ranks: the same loss curve on 1, 2 and 4, and across a crash and a change of their number.
 
-    python examples/train_elastic.py FOLDER                                        # one rank
-    torchrun --nproc-per-node 4 examples/train_elastic.py FOLDER --die-at 13       # four, of which one is killed
-    torchrun --nproc-per-node 2 examples/train_elastic.py FOLDER --resume          # two go on
+    python examples/train_elastic.py FOLDER                                                   # one rank
+    torchrun --standalone --nproc-per-node 4 examples/train_elastic.py FOLDER --die-at 13     # four; one is killed
+    torchrun --standalone --nproc-per-node 2 examples/train_elastic.py FOLDER --resume        # two go on
 
 A step is four batches of the one order that all ranks share: each of four ranks takes one, each of two takes two, one
 alone takes all four, and gradients are averaged over them. `lanes` is set, so the order does not depend on the ranks.
