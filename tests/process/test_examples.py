@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import re
 import subprocess
 import sys
@@ -30,10 +31,14 @@ def run(command: list[str], folder: Path, **keys: Any) -> subprocess.CompletedPr
 
 
 def need(*libraries: str) -> None:
-    """Skip the test where one of the libraries is not installed; none is imported here."""
+    """Skip the test where one of the libraries is not installed; none is imported here.
+
+    The hang guard is put off: importing such a library takes seconds of CPU in each process; each has its own limit.
+    """
     for library in libraries:
         if find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.mark.parametrize(
