@@ -62,8 +62,8 @@ def as_iterable_dataset(
 class BatchDataset(IterableDataset):  # type: ignore[misc]
     """The batches of one rank's stream, in the order and with the state of the stream.
 
-    Iterating goes on where the stream stands: a pass that was broken off loses nothing and repeats nothing. After the
-    end of a finite stage it begins again at batch 0, in the same order; an infinite stage has a new order each epoch.
+    Iterating goes on where the stream stands: a pass that was broken off loses nothing and repeats nothing. At the end
+    of a finite stage it begins again at batch 0, in the same order; an infinite stage has a new order each epoch.
 
     Called by: one process, the one that trains; a DataLoader around it has `num_workers=0`.
     """
@@ -96,7 +96,6 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
         self._ahead = ahead
         self._start: Checkpoint | None = None
         self._is_begun = False
-        self._has_ended = False
         # Of the last `ahead` batches: where the stream was before and after each.
         self._fetched: deque[tuple[Checkpoint, Checkpoint]] = deque(maxlen=ahead)
 
@@ -109,11 +108,11 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
                 advice="Use num_workers=0; the stream decodes in processes of its own, as many as `threads` says",
             )
         stream = self.stream
-        if self._has_ended:
+        if stream.num_rounds() == 0:
             stream.seek(0)
         elif self._fetched:
             stream.load_state_dict(self.state_dict())  # what was fetched ahead in the last pass was thrown away
-        self._forget()
+        self._fetched.clear()
         return self._items(stream)
 
     def _items(self, stream: BatchStream) -> Iterator[Any]:
@@ -124,12 +123,7 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
                 self._fetched.append((before, stream.checkpoint()))
             yield self._convert(batch)
             before = stream.checkpoint() if self._ahead else None  # which the trainer may have moved meanwhile
-        self._forget()
-        self._has_ended = True
-
-    def _forget(self) -> None:
         self._fetched.clear()
-        self._has_ended = False
 
     def __len__(self) -> int:
         """Batches of a whole pass over the current stage; opens the stream.
@@ -141,7 +135,8 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
         if left is None:
             raise TypeError(f"stage {self.stream.stage} has no end, and so this dataset no length")
         here = self.stream.checkpoint()
-        return here.batches_yielded // here.world_size + left
+        of_stage = sum(batches for stage, batches in here.cursor if stage == self.stream.stage)
+        return min(of_stage, here.batches_yielded) // here.world_size + left
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -162,7 +157,7 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
         """
         if self._config is None:
             self.stream.load_state_dict(dict(state))
-            self._forget()
+            self._fetched.clear()
             return
         checkpoint = Checkpoint.from_document(state)
         differing = differences(checkpoint, self._config.to_document())
@@ -234,10 +229,15 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
         if self._config is not None:
             self._stream = None
         self._is_begun = False
-        self._forget()
+        self._fetched.clear()
 
 
 def _place_in_group() -> tuple[int, int]:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
+    if distributed.is_available() and distributed.is_torchelastic_launched():  # and would be rank 0 in each process
+        raise ConfigError(
+            "torchrun started this process, and there is no process group that says its rank",
+            advice="Call init_process_group before the dataset is used, or give rank and world_size",
+        )
     return 0, 1

@@ -156,10 +156,25 @@ def test_a_stream_that_was_moved_stays_where_it_is(paths: list[Path], make: Make
 
 
 def test_a_pass_ends_with_all_batches_counted(paths: list[Path], make: Make) -> None:
-    """Where the stream has ended nothing is ahead of the last batch."""
+    """Where the stream has ended nothing is ahead of the last batch, and a pass from that state is a whole one."""
     dataset = make(config_of(paths), ahead=1)
     assert len(ids(dataset)) == 10
-    assert dataset.state_dict()["batches_yielded"] == 10
+    state = dataset.state_dict()
+    assert state["batches_yielded"] == 10
+    dataset.load_state_dict(state)
+    assert len(ids(dataset)) == 10
+
+
+def test_a_pass_may_be_of_each_finite_stage(paths: list[Path], make: Make) -> None:
+    """Advanced behind the end of a stage, the next pass is the next stage's, and so is the length."""
+    config = config_of(paths, num_stages=2)
+    dataset = make(config)
+    assert len(ids(dataset)) == 10
+    dataset.stream.advance(1)
+    assert len(dataset) == 10
+    assert ids(dataset, 4) == expected(config, range(4), stage=1)
+    assert len(dataset) == 10
+    assert ids(dataset) == expected(config, range(4, 10), stage=1)
 
 
 def test_a_stage_without_an_end_has_no_length(paths: list[Path], make: Make) -> None:
@@ -207,6 +222,14 @@ def test_ranks_are_those_of_the_process_group(paths: list[Path], make: Make) -> 
             iter(begun)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_no_rank_is_guessed_under_torchrun(paths: list[Path], make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started by torchrun and without a process group, each process would be rank 0; it is an error instead."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with pytest.raises(ConfigError, match="init_process_group"):
+        iter(make(config_of(paths)))
+    assert ids(make(config_of(paths), 0, 1), 1) == expected(config_of(paths), range(1))
 
 
 def test_an_opened_stream_is_a_dataset_too(
