@@ -51,7 +51,7 @@ def as_iterable_dataset(
         engine: As for `open_batch_stream`.
         convert: Makes an item of a batch: by default a dict of tensors that share the batch's memory.
         ahead: Batches that the trainer asks for before it works on those it has. They do not count in `state_dict`.
-            Lightning asks for one where the stream has no end.
+            Lightning asks for one where the stream has no end, and for none where it has a length.
 
     Raises:
         ConfigError: An argument makes no sense.
@@ -80,6 +80,8 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
         ahead: int,
     ) -> None:
         super().__init__()
+        if ahead < 0:
+            raise ConfigError("this dataset does not make sense", problems=[("ahead", f"{ahead} is not 0 or more")])
         is_place_given = rank is not None or world_size is not None
         if isinstance(source, BatchStream):
             if is_place_given:

@@ -261,8 +261,10 @@ def test_a_copy_has_a_stream_of_its_own(paths: list[Path], make: Make) -> None:
 
 
 def test_arguments_that_make_no_sense_are_refused(paths: list[Path], make: Make) -> None:
-    """What is no config, and a rank without a world size, are errors before anything is opened."""
+    """What is no config, a rank without a world size and a count below 0 are errors before anything is opened."""
     with pytest.raises(ConfigError, match="not a BatchStreamConfig"):
         make("config.toml")
     with pytest.raises(ConfigError, match="world_size"):
         make(config_of(paths), 1)
+    with pytest.raises(ConfigError, match="ahead"):
+        make(config_of(paths), ahead=-1)
