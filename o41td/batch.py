@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from o41td.tensors import jax_arrays, torch_tensors
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -99,16 +101,28 @@ class Batch:
         schema, array = nested_batch(self._arrays).__arrow_c_array__(requested_schema)
         return schema, array
 
-    def to_torch(self, device: Any = None) -> dict[str, Any]:
-        """Returns the fields as torch tensors: sharing memory on the CPU, copied to `device` if one is given.
+    def to_torch(self, device: Any = None, non_blocking: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - torch's
+        """Returns the fields as torch tensors: sharing this batch's memory on the CPU, copied to another device.
+
+        Args:
+            device: What `torch.device` takes; None is the CPU.
+            non_blocking: Return before a CUDA device has the values: they are on their way, through page-locked memory,
+                on the current stream.
 
         Raises:
-            ImportError: torch is not installed.
+            ImportError: PyTorch is not installed.
         """
-        try:
-            import torch
-        except ImportError as error:
-            raise ImportError("to_torch needs PyTorch; install the package torch") from error
+        return torch_tensors(self._arrays, device, non_blocking=non_blocking)
 
-        tensors = {name: torch.from_numpy(array) for name, array in self._arrays.items()}
-        return tensors if device is None else {name: tensor.to(device) for name, tensor in tensors.items()}
+    def to_jax(self, device: Any = None) -> dict[str, Any]:
+        """Returns the fields as JAX arrays; on the CPU they share this batch's memory, so write to it no more.
+
+        Args:
+            device: A `jax.Device`; or a `jax.sharding.Sharding`, of whose global arrays this batch is the process's
+                part; or None for JAX's default device.
+
+        Raises:
+            ConfigError: A field has 64 bits, and `jax_enable_x64` is not set: JAX would cut its values.
+            ImportError: JAX is not installed.
+        """
+        return jax_arrays(self._arrays, device)

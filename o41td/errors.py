@@ -78,9 +78,9 @@ class O41Error(Exception):
         self.detail = str(detail)
         self.where = _text(where)
         self.advice = self.default_advice if advice is None else str(advice)
-        super().__init__(self.message())
+        super().__init__(self.paragraph())
 
-    def message(self) -> str:
+    def paragraph(self) -> str:
         """The paragraph shown to a person, built from the fields: what (where). What to do."""
         place = self.place()
         what = self.detail.strip().rstrip(".")
@@ -98,7 +98,7 @@ class O41Error(Exception):
         return {name: _plain(getattr(self, name)) for name in self.field_names}
 
     def __str__(self) -> str:
-        return self.message()
+        return self.paragraph()
 
     def __reduce__(self) -> tuple[Callable[..., "O41Error"], tuple[Any, ...]]:
         return _rebuilt, (type(self), self.fields(), tuple(getattr(self, "__notes__", ())))
@@ -134,10 +134,10 @@ class ConfigError(O41Error, ValueError):
         self.problems = tuple((str(path), str(problem)) for path, problem in problems)
         super().__init__(detail, where=where, advice=advice)
 
-    def message(self) -> str:
+    def paragraph(self) -> str:
         """The detail, then each problem on a line of its own where there are several."""
         if not self.problems:
-            return super().message()
+            return super().paragraph()
         lines = [f"`{path}`: {problem}" if path else problem for path, problem in self.problems]
         what = f"{self.detail} ({self.where})" if self.where else self.detail
         advice = f" {self.advice}" if self.advice else ""
@@ -270,7 +270,7 @@ class NodeError(DataError):
         self.row_stop = _whole(row_stop)
         super().__init__(detail, **fields)
 
-    def message(self) -> str:
+    def paragraph(self) -> str:
         """What was raised, by which node, for which rows."""
         kind = (self.exception or "an exception").rpartition(":")[2]
         return f"node {self.node!r} raised {kind}: {self.detail.strip()} ({self.place()})"
@@ -368,10 +368,10 @@ class CheckpointError(O41Error, ValueError):
         self.differences = tuple((str(key), _plain(old), _plain(new)) for key, old, new in differences)
         super().__init__(detail, advice=advice)
 
-    def message(self) -> str:
+    def paragraph(self) -> str:
         """The detail, the fields that differ with both values, and what to do."""
         if not self.differences:
-            return super().message()
+            return super().paragraph()
         told = "; ".join(f"`{key}` was {old!r}, is {new!r}" for key, old, new in self.differences[:20])
         more = len(self.differences) - 20
         place = f" ({self.path})" if self.path else ""
@@ -468,10 +468,10 @@ class CoordinatorError(O41Error):
         self.log_tail = _text(log_tail)
         super().__init__(detail, where=where, advice=advice)
 
-    def message(self) -> str:
+    def paragraph(self) -> str:
         """The paragraph, then the log's last lines where there are any."""
         tail = (self.log_tail or "").rstrip()
-        return f"{super().message()}\nThe loader's last words:\n{tail}" if tail else super().message()
+        return f"{super().paragraph()}\nThe loader's last words:\n{tail}" if tail else super().paragraph()
 
 
 class DatasetConflictError(O41Error):

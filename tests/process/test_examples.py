@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
+import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +21,26 @@ from o41td import BatchStreamConfig, Checkpoint, FileSource, ProjectedField, Shu
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
+def run(command: list[str], folder: Path, **keys: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python with an example's name, or a module's, and its arguments."""
+    name, *rest = command
+    program = name.split() if name.startswith("-m") else [str(EXAMPLES / f"{name}.py")]
+    return subprocess.run(
+        [sys.executable, *program, *rest], cwd=folder, capture_output=True, text=True, timeout=300, **keys
+    )
+
+
+def need(*libraries: str) -> None:
+    """Skip the test where one of the libraries is not installed; none is imported here.
+
+    The hang guard is put off: importing such a library takes seconds of CPU in each process; each has its own limit.
+    """
+    for library in libraries:
+        if find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
+    faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
@@ -24,26 +48,40 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
         ("decode_images", ["(64, 8, 8) int32"]),
         # 1000 texts: the 1, cat 2, number and its value 0, sat 3, on 4, the 1, mat 5, and 8 pads of -1
         ("tokenize_text", [str(1000 * (1 + 2 + 0 + 0 + 3 + 4 + 1 + 5 - 8))] * 2),
+        # Shards of 200 rows, batches of 20, rows 20 to 79 of the fourth are bad: batches 31, 32 and 33.
+        (
+            "loss_spike",
+            [
+                "batch 31: rows 20 to 39 of {'part-3.parquet': 20}",
+                "batch 32: rows 40 to 59 of {'part-3.parquet': 20}",
+                "batch 33: rows 60 to 79 of {'part-3.parquet': 20}",
+                "spikes of the second run: []",
+                "batches passed over: 3",
+                "[1.0, 2.0, 3.0]",  # the rule that made the labels
+            ],
+        ),
+        (
+            "serve_model",
+            [
+                "True",
+                (
+                    "the value 1099511627776 does not fit i32, which holds -2147483648 to 2147483647 "
+                    "(source 'stage0/source0', row 0, column 'age')."
+                ),
+            ],
+        ),
     ],
 )
 def test_an_example_runs(name: str, lines: list[str], tmp_path: Path) -> None:
     """An example ends well, prints what follows from the rows it wrote, and complains of nothing."""
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    done = run([name], tmp_path)
     assert (done.stdout.splitlines(), done.stderr) == (lines, "")
 
 
 def test_the_planted_shortcut_is_found(tmp_path: Path) -> None:
     """The model that looks at the hospital alone is told, and drawn."""
     pytest.importorskip("matplotlib")
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "shortcut.py", "shares.png"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run(["shortcut", "shares.png"], tmp_path)
     assert "SOLE_RELIANCE(hospital)\n" in done.stdout
     assert "IGNORED_INPUT(shoe_size)\n" in done.stdout
     assert (tmp_path / "shares.png").stat().st_size > 1000
@@ -75,3 +113,94 @@ def test_the_c_example_fits_a_line_and_goes_on_from_its_checkpoint(tmp_path: Pat
     checkpoint = Checkpoint.load(tmp_path / "line.ckpt")
     assert (checkpoint.cursor, checkpoint.rows_yielded) == (((0, 200),), 3200)
     assert [first_digest, second_digest] == [f"order digest {checkpoint.order_digest:016x}"] * 2
+
+
+def test_a_curriculum_advances_when_a_stage_is_learnt(tmp_path: Path) -> None:
+    """Each stage is left when its loss is low, and what is learnt is how the sums were made: place i counts i times."""
+    done = run(["curriculum"], tmp_path)
+    easy, hard, weights = done.stdout.splitlines()
+    assert done.stderr == ""
+    left = [
+        int(re.fullmatch(rf"{name}: learnt after batch (\d+)", line)[1])
+        for name, line in (("easy", easy), ("hard", hard))
+    ]
+    assert 10 <= left[0] < left[1]
+    assert [float(weight) for weight in weights.strip("[]").split(", ")] == pytest.approx(range(1, 9), abs=0.5)
+
+
+def test_scikit_learn_learns_from_batches(tmp_path: Path) -> None:
+    """Each of three passes is told, and the last leaves few rows of another file wrong."""
+    need("sklearn")
+    done = run(["partial_fit"], tmp_path)
+    told = re.findall(r"after batch (\d+): ([\d.]+)% right", done.stdout)
+    assert ([int(batch) for batch, _right in told], done.stderr) == ([20, 40, 60], "")
+    assert float(told[-1][1]) > 95
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_jax_trains_alike_on_any_number_of_devices(
+    devices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss falls a hundredfold and more, to the same values on one device and on four."""
+    need("jax")
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count={devices}")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    losses = losses_of(run(["train_jax"], tmp_path).stdout, "batch")
+    assert list(losses) == [4, 9, 14, 19]
+    assert list(losses.values()) == pytest.approx([3.4497, 0.2713, 0.0317, 0.0039], rel=0.02)
+
+
+def losses_of(output: str, word: str = "step") -> dict[int, float]:
+    """The losses that an example printed, by step or batch."""
+    return {int(step): float(loss) for step, loss in re.findall(rf"{word} +(\d+)  loss ([\d.]+)", output)}
+
+
+def test_training_goes_on_in_a_new_process(tmp_path: Path) -> None:
+    """Two calls of 20 steps go through batches 0 to 39, and the loss falls on."""
+    need("torch")
+    first, second = (losses_of(run(["train_torch", "data"], tmp_path).stdout, "batch") for _call in range(2))
+    assert (list(first), list(second)) == ([0, 5, 10, 15], [20, 25, 30, 35])
+    assert second[20] < first[15] < first[0]
+    assert second[35] < second[20]
+
+
+def test_ranks_train_alike_across_a_crash_and_a_change_of_their_number(tmp_path: Path) -> None:
+    """Four ranks, of which one is killed, and then two that resume have the losses of one rank alone, step for step."""
+    need("torch")
+    alone = losses_of(run(["train_elastic", "."], tmp_path).stdout)
+    assert list(alone) == list(range(20))
+    script = str(EXAMPLES / "train_elastic.py")
+    torchrun = ["-m torch.distributed.run", "--standalone", "--nproc-per-node"]
+    killed = run([*torchrun, "4", script, ".", "--die-at", "13"], tmp_path)
+    assert killed.returncode != 0
+    begun = losses_of(killed.stdout)
+    assert set(range(12)) <= set(begun) <= set(range(13))
+    resumed = losses_of(run([*torchrun, "2", script, ".", "--resume"], tmp_path).stdout)
+    assert list(resumed) == list(range(10, 20))
+    for losses in (begun, resumed):
+        assert losses == pytest.approx({step: alone[step] for step in losses}, abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "libraries", "lines"),
+    [
+        ("hook_lightning", ["torch", "lightning"], ["5 5 True"]),
+        ("hook_trainer", ["torch", "transformers", "accelerate"], ["5 5 True"]),
+        ("hook_accelerate", ["torch", "accelerate"], ["[0.0, 10.0, 20.0]"] + ["[30.0, 40.0, 50.0]"] * 2),
+        (
+            "hook_torchtitan",
+            ["torch", "torchtitan"],
+            [
+                f"[{row[:-1]}] [{row[1:]}]"
+                for row in ([10 * number + place for place in range(5)] for number in range(5))
+            ],
+        ),
+    ],
+)
+def test_a_framework_saves_and_resumes_a_stream(
+    name: str, libraries: list[str], lines: list[str], tmp_path: Path
+) -> None:
+    """A framework's own saving and resuming keeps the stream's place, in mid-pass, to the batch."""
+    need(*libraries)
+    done = run([name], tmp_path)
+    assert done.stdout.splitlines()[-len(lines) :] == lines, done.stderr

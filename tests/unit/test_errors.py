@@ -86,6 +86,14 @@ def test_an_error_arrives_whole(error, carry):
     assert arrived.__notes__ == ["from worker 3"]
 
 
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_can_be_made_of_a_text_alone(error):
+    """PyTorch brings a worker's error home as its class made of a text: by the keyword `message`, if it has that."""
+    kind = type(error)
+    assert "Caught in worker 0" in str(kind("Caught in worker 0"))
+    assert not hasattr(kind, "message")
+
+
 def test_the_message_says_what_where_and_what_to_do():
     """A data error's paragraph names the place in full."""
     error = CorruptDataError("the page's checksum is wrong", **PLACE)
