@@ -78,7 +78,7 @@ class BatchStreamConfig(ConfigModel):
     stages: Annotated[Sequence[Stage], Listed, Field(min_length=1)]
     fields: Annotated[Sequence[ProjectedField], Listed, Field(min_length=1)]
     seed: Annotated[int, BeforeValidator(whole_number(0, 2**64 - 1, high_name="2^64-1"))] = 0
-    lanes: Annotated[int, BeforeValidator(whole_number(1, 2**20))] | None = None
+    lanes: Annotated[int, BeforeValidator(whole_number(1, 2**16))] | None = None
     threads: Annotated[int, BeforeValidator(whole_number(1, 1024))] = 2
     lookahead: Annotated[int, BeforeValidator(whole_number(1, 1024))] = 2
     prefetch_batches: Annotated[int, BeforeValidator(whole_number(1, 65536))] = 2

@@ -13,6 +13,7 @@ from o41td.errors import ConfigError
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
+from o41td.order.stage import MAX_LANES
 
 if TYPE_CHECKING:
     from o41td.chain_source import ChainSource
@@ -196,7 +197,13 @@ def job_of(
     """Returns the job of a config.
 
     `resolved` gives the shards of sources by (stage, source), as a checkpoint has them.
+
+    Raises:
+        ConfigError: There are more lanes than an order has: the config leaves them to a world of that size.
     """
+    if lanes > MAX_LANES:
+        text = f"is left out, and {lanes} ranks are more lanes than the {MAX_LANES} that an order has; set it"
+        raise ConfigError(problems=[("lanes", text)])
     stages = []
     for stage_index, stage in enumerate(config.stages):
         sources = []

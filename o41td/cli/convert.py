@@ -17,6 +17,7 @@ from typing import Any
 from pydantic.alias_generators import to_snake
 from rich.console import Console
 
+from o41td.cli.console import open_console
 from o41td.cli.failure import UsageProblem
 from o41td.cli.wording import counted_text
 from o41td.config import BatchStreamConfig, StorageConfig
@@ -144,7 +145,7 @@ def _tell_manifest(path: Path, *, as_json: bool) -> None:
         shards, records = counted_text(counts["shards"], "shard"), counted_text(counts["records"], "record")
         source = f'{{ manifest_uri = "{path}", split = "{name}" }}'
         lines.append(f"  {name}: {shards}, {records}: sources = [{source}]")
-    Console(highlight=False, soft_wrap=True).print("\n".join(lines), markup=False)
+    open_console().print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 def _text_of(config: BatchStreamConfig, to: Path | None) -> str:

@@ -15,7 +15,9 @@ from o41td.order.mix import LaneMix, MixPlan
 from o41td.order.shares import ShareTable, integer_shares
 from o41td.order.shuffle import MAX_BUFFER_ROWS, MAX_EPOCH_ROWS, SourceWalk
 
-__all__ = ["Occurrence", "StageOrder"]
+__all__ = ["MAX_LANES", "Occurrence", "StageOrder"]
+
+MAX_LANES = 1 << 16
 
 _MOST_PLANS = 256
 
@@ -348,7 +350,7 @@ def _check_numbers(seed: int, batch_size: int, lanes: int, buffer_rows: int) -> 
     for name, value, low, high in (
         ("seed", seed, 0, (1 << 64) - 1),
         ("batch_size", batch_size, 1, 1 << 40),
-        ("lanes", lanes, 1, 1 << 16),
+        ("lanes", lanes, 1, MAX_LANES),
         ("buffer_rows", buffer_rows, 0, MAX_BUFFER_ROWS),
     ):
         if not low <= value <= high:

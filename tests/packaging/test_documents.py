@@ -73,6 +73,21 @@ def test_the_api_page_has_every_public_name() -> None:
     assert missing == []
 
 
+def test_tuning_says_what_to_do_about_every_verdict() -> None:
+    """Each verdict that docs/observing.md lists is in the first column of a table of docs/tuning.md."""
+    rows = re.findall(r"^\| `\w+` \| ([^|]+) \|", section_of("observing.md", "### The verdict"), flags=re.MULTILINE)
+    verdicts = set(rows) - {"verdict"}  # the table's head
+    told = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / "tuning.md").read_text(), flags=re.MULTILINE)
+    assert len(verdicts) >= 8
+    assert verdicts <= set(told)
+
+
+def section_of(page: str, heading: str) -> str:
+    """A section of a page of docs/, to its next heading."""
+    rest = (ROOT / "docs" / page).read_text().partition(f"\n{heading}\n")[2]
+    return re.split(r"^#", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
 def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
     """docs/cli.md is as `scripts/docs write` would write it."""
     script = [sys.executable, "-P", str(ROOT / "scripts" / "cli_page.py"), "--check"]

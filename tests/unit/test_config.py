@@ -21,6 +21,8 @@ from o41td.config import (
 )
 from o41td.errors import ConfigError
 from o41td.fields import FieldPlan
+from o41td.job import job_of
+from o41td.order.stage import MAX_LANES
 
 
 def document(**changes):
@@ -187,6 +189,7 @@ def test_seeds_that_work(seed):
         (document(stages="easy"), "stages", "'easy' is not a list"),
         (document(stages=[7]), "stages[0]", "7 is not a table; give `sources`, `batch_size`"),
         (document(lanes=0), "lanes", "0 is out of range"),
+        (document(lanes=65537), "lanes", "65537 is out of range; give an integer from 1 to 65536"),
         (document(threads=0), "threads", "0 is out of range; give an integer of 1 or more"),
         (document(threads=True), "threads", "True is not an integer"),
         (document(threads=2.0), "threads", "2.0 is not an integer"),
@@ -498,3 +501,10 @@ def test_the_keys_of_a_config_are_listed_once() -> None:
         BatchStreamConfig.from_document(document(zzzz=1, yyyy=2))
     assert [path for path, _text in caught.value.problems] == ["zzzz", "yyyy"]
     assert str(caught.value).count("the keys of a config are") == 1
+
+
+def test_a_world_of_more_ranks_than_an_order_has_lanes_is_refused() -> None:
+    """Where `lanes` is left to the world size, one that is too large is an error that names the key to set."""
+    config = BatchStreamConfig.from_document(document())
+    assert job_of(config, lanes=MAX_LANES).lanes == MAX_LANES == 65536
+    assert "lanes" in problems_of(job_of, config, lanes=MAX_LANES + 1)
