@@ -7,6 +7,7 @@ it left behind: no process, thread, descriptor or name in /dev/shm may outlive i
 from __future__ import annotations
 
 import gc
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,11 @@ pytest_plugins = ["stream_fixtures"]
 TESTS = Path(__file__).parent
 CASES = TESTS.parent.parent / "shared" / "cases"
 KINDS = ("unit", "property", "simulation", "process", "kill", "packaging")
+
+
+def pytest_configure() -> None:
+    """Let tests send SIGHUP to processes that they start, under nohup too, whose way children would inherit."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
