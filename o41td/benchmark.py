@@ -77,7 +77,7 @@ def benchmark(
     stage: str | int = 0,
     compare_workers: bool = False,
     progress: Progress | None = None,
-    on_run: Callable[[int], object] = bool,
+    on_run: Callable[[int], object] = lambda _threads: None,
 ) -> dict[str, Any]:
     """Returns what `o41td bench --json` prints.
 
@@ -264,7 +264,7 @@ def workers_advice(threads: int, compared: Sequence[Mapping[str, Any]]) -> str:
     rates = {each["threads"]: each["rows_per_s"] for each in compared if not each["refused"]}
     runs = {each["threads"]: each["rows_per_s_of_runs"] for each in compared}
     own = rates.get(threads)
-    if own is None or len(rates) < 2:
+    if not own or len(rates) < 2:  # or the stages were over before anything could be measured
         return ""
     more, one = rates.get(threads + 1, 0.0) / own, rates.get(1, 0.0) / own
     if more >= _WORTH_IT and min(runs[threads + 1]) > max(runs[threads]):

@@ -17,6 +17,7 @@ from o41td.errors import SharedMemoryError
 from o41td.sizes import human_bytes
 
 __all__ = [
+    "TASKS_A_PROCESS",
     "HostLimits",
     "core_wait_s",
     "cores_of_quota",
@@ -26,7 +27,7 @@ __all__ = [
     "usable_cores",
 ]
 
-LEAST_PROCESS_BYTES = 320 << 20
+_LEAST_PROCESS_BYTES = 320 << 20
 """Address space that an interpreter with pyarrow takes at least, beside the arena."""
 TASKS_A_PROCESS = 6
 """Threads that each of a loader's processes has, about."""
@@ -56,7 +57,7 @@ def host_limits(root: str = "/") -> HostLimits:
 
 def limit_that_stops(limits: HostLimits, *, arena_bytes: int) -> tuple[str, str] | None:
     """Returns the limit under which no loader with such an arena can live, and what to do; None if there is none."""
-    needed = arena_bytes + LEAST_PROCESS_BYTES
+    needed = arena_bytes + _LEAST_PROCESS_BYTES
     if limits.address_bytes is not None and limits.address_bytes < needed:
         found = f"a process may map {human_bytes(limits.address_bytes)} (ulimit -v), and needs {human_bytes(needed)}"
         return found, "Raise `ulimit -v`: address space is no memory, which memory_limit_bytes bounds"

@@ -193,6 +193,8 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
         if self._config is None:
             assert self._stream is not None
             return self._stream
+        if self._stream is not None and self._is_begun and not _is_in_group():
+            return self._stream  # its place stands, though the group that said it may be gone
         place = self._given_place or _place_in_group()
         if self._stream is not None and place != self._place:
             if self._is_begun:
@@ -234,8 +236,12 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
         self._fetched.clear()
 
 
+def _is_in_group() -> bool:
+    return bool(distributed.is_available() and distributed.is_initialized())
+
+
 def _place_in_group() -> tuple[int, int]:
-    if distributed.is_available() and distributed.is_initialized():
+    if _is_in_group():
         return distributed.get_rank(), distributed.get_world_size()
     if distributed.is_available() and distributed.is_torchelastic_launched():  # and would be rank 0 in each process
         raise ConfigError(

@@ -24,8 +24,9 @@ KINDS = ("unit", "property", "simulation", "process", "kill", "packaging")
 
 
 def pytest_configure() -> None:
-    """Let tests send SIGHUP to processes that they start, under nohup too, whose way children would inherit."""
+    """Let processes that tests start hear signals that nohup, or a shell's `&`, has this one and them ignore."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

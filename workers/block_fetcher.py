@@ -39,7 +39,7 @@ _Unit = tuple[int, str, int]  # source, shard, row group
 class BlockFetcher:
     """Asks for the bytes of blocks.
 
-    Called by: the listener (`begin`), and the thread that decodes (the rest).
+    Called by: the listener (`begin`, and so `figures_of`), and the thread that decodes, which alone ends blocks.
     """
 
     def __init__(

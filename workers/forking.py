@@ -17,9 +17,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import select
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -59,31 +57,14 @@ class ForkedProcess:
         if self._exit_code is None:  # it is not reaped, so its number is nobody else's
             os.kill(self.pid, signal.SIGKILL)
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self) -> int:
         """Reaps it and returns its exit code, negative for a signal.
 
-        Blocks: until it is dead, at most `timeout` seconds.
-
-        Raises:
-            subprocess.TimeoutExpired: It still runs.
+        Blocks: until it is dead.
         """
         if self._exit_code is None:
-            if timeout is not None and not self._ends_within(timeout):
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            try:
-                self._exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except ChildProcessError:  # the kernel reaps where SIGCHLD is ignored, and does not tell
-                self._exit_code = 0
+            self._exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._exit_code
-
-    def _ends_within(self, timeout_s: float) -> bool:
-        sentinel = os.pidfd_open(self.pid)
-        try:
-            poll = select.poll()
-            poll.register(sentinel, select.POLLIN)
-            return bool(poll.poll(1000 * timeout_s))
-        finally:
-            os.close(sentinel)
 
 
 def fork_child(body: Callable[[int], int], *, log: ChildLog) -> ChildProcess:

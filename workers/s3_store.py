@@ -93,10 +93,17 @@ class S3Store(ObjectStore):
         """Asks for a range of an object once."""
         bucket, _key = _bucket_and_key(uri)
         if bucket not in self._without_links:
+            has_begun = False
+
+            def take(chunk: bytes) -> None:
+                nonlocal has_begun
+                has_begun = True
+                sink(chunk)
+
             try:
-                await self._read_by_link(uri, wanted, info, sink)
+                await self._read_by_link(uri, wanted, info, take)
             except StoreFault as fault:
-                if fault.kind not in _NOT_BY_LINK:
+                if has_begun or fault.kind not in _NOT_BY_LINK:
                     raise
             else:
                 return

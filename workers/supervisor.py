@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -38,7 +39,7 @@ __all__ = [
     "start_child",
 ]
 
-GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 OUT_OF_MEMORY = 64 + errno.ENOMEM
 """A worker's exit code where the system refused it memory."""
 _LOG_TAIL_BYTES = 4000
@@ -52,9 +53,9 @@ def ignore_group_signals() -> None:
 
     The trainer still wants its last batches and a checkpoint; a child leaves when its socket closes.
     """
-    for number in GROUP_SIGNALS:
+    for number in _GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
 
 
 def become_worker() -> None:
@@ -122,14 +123,14 @@ class ChildLog:
 
 
 class _Process(Protocol):
-    """What of `subprocess.Popen` is used here; its `wait` raises `subprocess.TimeoutExpired`."""
+    """What of `subprocess.Popen` is used here."""
 
     @property
     def pid(self) -> int: ...
 
     def kill(self) -> None: ...
 
-    def wait(self, timeout: float | None = None) -> int: ...
+    def wait(self) -> int: ...
 
 
 class ChildProcess:
@@ -155,10 +156,12 @@ class ChildProcess:
 
         Blocks: until it is dead, at most `timeout_s`.
         """
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+        if timeout_s is not None and self.sentinel >= 0:
+            poll = select.poll()
+            poll.register(self.sentinel, select.POLLIN)
+            if not poll.poll(1000 * timeout_s):
+                return None
+        return self._process.wait()
 
     def close(self) -> None:
         """Closes the sentinel (the channel closes the socket); the process must be reaped. Idempotent."""
@@ -176,7 +179,7 @@ def start_child(module: str, arguments: Sequence[str], *, log: ChildLog) -> Chil
     """
     ours, theirs = channel_pair()
     # The child inherits the mask, so a Ctrl-C cannot hit it before it has made itself deaf.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
     child: ChildProcess | None = None
     try:
         child = _started(module, arguments, ours, theirs, log)

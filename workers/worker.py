@@ -56,8 +56,6 @@ from o41td.workers.piece import Piece, SourceFormat
 if TYPE_CHECKING:
     from o41td.workers.block_cache import BlockCache
     from o41td.workers.ray_decoder import RayDecoder
-
-if TYPE_CHECKING:
     from o41td.workers.remote_objects import RemoteObjects
     from o41td.workers.remote_work import RemoteWork
 
@@ -282,8 +280,9 @@ class Worker:
             from o41td.workers.block_cache_folder import CacheFolder
 
             self._cache = BlockCache(CacheFolder(order.cache_dir, order.cache_limit_bytes))
+        regions = {region.name: self._arena.region(region.name) for region in layout.fields}
         self._decoder = BlockDecoder(
-            {region.name: self._arena.region(region.name) for region in layout.fields},
+            regions,
             layout.block_rows,
             sources,
             max_row_group_bytes=order.max_row_group_bytes,
@@ -292,13 +291,13 @@ class Worker:
             facts=None if self._remote is None else self._remote.facts,
             cache=self._cache,
         )
-        if self._remote is not None:
+        if self._remote is not None and order.cluster is None:  # a cluster's nodes fetch for themselves
             self._remote.attach(self._decoder, sources, max_row_group_bytes=order.max_row_group_bytes)
         if order.cluster is not None:
             from o41td.workers.ray_decoder import RayDecoder  # it brings ray
 
             self._ray = RayDecoder(
-                {region.name: self._arena.region(region.name) for region in layout.fields},
+                regions,
                 layout.block_rows,
                 sources,
                 places=order.places,
@@ -317,7 +316,7 @@ class Worker:
     def _read_ahead(self, decoder: BlockDecoder, order: DecodeBlock) -> None:
         """Starts the reading of the block behind this order, if there is an order for one; of all on a cluster."""
         with contextlib.suppress(queue.Empty):
-            while not self._looked_at:
+            while self._ray is not None or not self._looked_at:
                 self._looked_at.append(self._orders.get_nowait())
         if self._ray is not None:
             for each in (order, *(other for other, _descriptor in self._looked_at if isinstance(other, DecodeBlock))):

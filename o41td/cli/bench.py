@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from o41td.cli.console import open_console
-from o41td.cli.wording import bytes_text, count_text, counted_text, duration_text
+from o41td.cli.wording import bytes_text, count_text, counted_text, duration_text, rate_text
 from o41td.phases import Phase, phases_table
 
 __all__ = ["bench_view", "show_bench"]
@@ -91,7 +91,7 @@ def bench_view(record: Mapping[str, Any], name: str) -> RenderableType:
 
 def _parts(record: Mapping[str, Any]) -> Iterator[RenderableType]:
     rates = f"{count_text(record['rows_per_s'])} rows/s, {bytes_text(record['bytes_per_s'])}/s"
-    yield Text.assemble((rates, "cyan"), f", {_rate_text(record['batches_per_s'])} batches/s")
+    yield Text.assemble((rates, "cyan"), f", {rate_text(record['batches_per_s'])} batches/s")
     extent = f"{counted_text(record['batches'], 'batch', 'batches')} in {duration_text(record['measured_s'])}"
     yield Text(f"first batch {duration_text(record['first_batch_s'])} after open; then {extent}", style="dim")
     if record["measured_s"] < _SHORT_S:
@@ -126,7 +126,3 @@ def _workers_table(compared: Sequence[Mapping[str, Any]], own_threads: int) -> T
         note = each["refused"] or ("as configured" if each["threads"] == own_threads else "")
         table.add_row(count_text(each["threads"]), *cells, Text(note, style="dim"))
     return table
-
-
-def _rate_text(rate: float) -> str:
-    return f"{rate:.1f}" if rate < 9.95 else count_text(rate)

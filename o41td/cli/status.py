@@ -17,7 +17,7 @@ from rich.text import Text
 
 from o41td.cli.console import PAPER_WIDTH, open_console
 from o41td.cli.failure import UsageProblem
-from o41td.cli.wording import bytes_text, count_text, counted_text, duration_text, share_text
+from o41td.cli.wording import bytes_text, count_text, counted_text, duration_text, rate_text, share_text
 from o41td.sizes import human_bytes
 
 __all__ = ["loaders_view", "show_status"]
@@ -184,9 +184,9 @@ def _ranks_table(ranks: Sequence[Mapping[str, Any]]) -> Table:
             _shrinking(rank["stage_name"]),
             count_text(rank["step"]),
             share_text(rank["stage_batch"], total) if total else "∞",
-            _rate_text(rank["batches_per_s"]),
+            rate_text(rank["batches_per_s"]),
             count_text(rank["rows_per_s"]),
-            _rate_text(rank["bytes_per_s"] / 1e6),
+            rate_text(rank["bytes_per_s"] / 1e6),
             share_text(rank["wait_fraction"], 1),
             count_text(rank["ready_batches"]),
             count_text(rank["dropped_rows"]),
@@ -203,7 +203,7 @@ def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
             str(worker["id"]),
             worker["state"],
             share_text(worker["busy_fraction"], 1) if "busy_fraction" in worker else "–",
-            "–" if rate is None else _rate_text(rate / 1e6),
+            "–" if rate is None else rate_text(rate / 1e6),
             human_bytes(worker["rss_bytes"]),
             count_text(worker["restarts"]),
             _reading_text(worker["reading"]),
@@ -286,10 +286,6 @@ def _cache_text(cache: Mapping[str, Any] | None) -> str:
         if cache[key]:
             text += f", {counted_text(cache[key], 'file')} {word}"
     return f"{text}; it keeps nothing more: {cache['failure']}" if cache["failure"] else text
-
-
-def _rate_text(rate: float) -> str:
-    return f"{rate:.1f}" if rate < 9.95 else count_text(rate)
 
 
 def _shrinking(text: str) -> Text:

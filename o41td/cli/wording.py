@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from o41td.percentages import percent_text
 
-__all__ = ["bytes_text", "count_text", "counted_text", "digest_text", "duration_text", "share_text", "speed_text"]
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "counted_text",
+    "digest_text",
+    "duration_text",
+    "rate_text",
+    "share_text",
+    "speed_text",
+]
 
 
 def bytes_text(num_bytes: float) -> str:
@@ -56,3 +65,8 @@ def duration_text(seconds: float) -> str:
 def digest_text(digest: int) -> str:
     """A 64-bit order digest as 16 hexadecimal figures."""
     return f"{digest:016x}"
+
+
+def rate_text(rate: float) -> str:
+    """Returns a number a second: "0.4", "9.9", "1,204"."""
+    return f"{rate:.1f}" if rate < 9.95 else count_text(rate)

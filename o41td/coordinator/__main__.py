@@ -5,6 +5,7 @@ It imports what its workers need before it forks them, so that all of them toget
 
 import argparse
 import gc
+import signal
 import sys
 
 from o41td.workers.forking import stay_single_threaded
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, required=True)
     arguments = parser.parse_args()
     ignore_group_signals()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the trainer ignores it, the kernel would reap our workers
     owner = connection_from(arguments.socket, blocking=False)
     stay_single_threaded()
     import o41td.workers.worker  # noqa: F401 - for the workers

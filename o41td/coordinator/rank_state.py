@@ -85,7 +85,8 @@ class RankState:
             asked.append(bool(batch.closes) or self._num_unasked >= at_least_every)
             if asked[-1]:
                 self._num_unasked = 0
-        asked[-1] |= of_last
+        if of_last and not asked[-1]:
+            asked[-1], self._num_unasked = True, 0
         return asked
 
     def send(self, num_batches: int) -> tuple[PlannedBatch, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,7 +48,7 @@ class WorkerPool:
             OSError: The system has no room for one more process or descriptor; everything is as before.
         """
         before = self.workers.get(number)
-        process = self._forked(number) if can_fork() else self._started(number)
+        process = (self._forked(number) if can_fork() else None) or self._started(number)
         worker = PooledWorker(
             number=number,
             process=process,
@@ -57,8 +58,14 @@ class WorkerPool:
         self.workers[number] = worker
         return worker
 
-    def _forked(self, number: int) -> ChildProcess:
-        return fork_child(partial(_work_as, number, self._owner_pid), log=self._log)
+    def _forked(self, number: int) -> ChildProcess | None:
+        """A fork; None where the host promises no memory for a copy of this process, which a program does not want."""
+        try:
+            return fork_child(partial(_work_as, number, self._owner_pid), log=self._log)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            return None
 
     def _started(self, number: int) -> ChildProcess:
         return start_child("o41td.workers", ["--worker", str(number), "--owner", str(self._owner_pid)], log=self._log)

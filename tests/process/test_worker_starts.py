@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import psutil
+import pytest
 
 from loader_processes import coordinator_pid, run_python, worker_pids
 from o41td import open_batch_stream
@@ -46,16 +48,37 @@ child = fork_child(fail, log=log)
 assert child.wait() == 1
 child = fork_child(sleep, log=log)
 assert child.wait(0.01) is None
+assert child.sentinel >= 0
 child.kill()
 assert child.wait() == -9
 print(said)
 print(log.tail().splitlines()[-1])
 """
 
-_FOREIGN_THREAD = """
+_NO_FORK = {
+    "a tracer's thread in every process": """
 import sys, threading
 if "o41td.coordinator" in sys.orig_argv:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
+""",
+    "no memory for a copy": """
+import errno, sys
+def refuse(event, arguments):
+    if event == "os.fork":
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+if "o41td.coordinator" in sys.orig_argv:
+    sys.addaudithook(refuse)
+""",
+}
+_DEAF_TO_CHILDREN = """
+import os, signal, sys
+from o41td import BatchStreamConfig, open_batch_stream
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+with open_batch_stream(BatchStreamConfig.load(sys.argv[1])) as stream:
+    rows = next(stream).num_rows
+    (worker,) = stream.stats()["workers"]
+    os.kill(worker["pid"], signal.SIGKILL)
+    print(rows + sum(batch.num_rows for batch in stream), stream.stats()["workers"][0]["restarts"])
 """
 
 
@@ -104,12 +127,13 @@ def test_workers_are_forked_by_a_coordinator_of_one_thread(write_shards, monkeyp
             assert "--owner" not in worker.cmdline()
 
 
-def test_beside_foreign_threads_workers_are_programs_of_their_own(write_shards, tmp_path, monkeypatch):
-    """Where a host's tracer runs a thread in every Python process nothing is forked, and the stream is the same."""
+@pytest.mark.parametrize("code", _NO_FORK.values(), ids=_NO_FORK)
+def test_where_nothing_can_be_forked_workers_are_programs_of_their_own(code, write_shards, tmp_path, monkeypatch):
+    """The stream is the same."""
     config = stream_config(stage_of(write_shards([30, 70]), buffer_rows=16), threads=2)
-    folder = tmp_path / "tracer"
+    folder = tmp_path / "site"
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(_FOREIGN_THREAD)
+    (folder / "sitecustomize.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
     with open_batch_stream(config) as stream:
         first = next(stream)
@@ -117,3 +141,12 @@ def test_beside_foreign_threads_workers_are_programs_of_their_own(write_shards, 
         reference = Reference(config)
         for number, batch in enumerate([first, *stream]):
             reference.check(batch, number=number)
+
+
+def test_a_trainer_that_ignores_its_children_s_ends(write_shards, tmp_path):
+    """Where SIGCHLD is ignored, as children inherit, a worker's death is heard and made good all the same."""
+    config = stream_config(stage_of(write_shards([300, 700]), batch_size=2), prefetch_batches=1)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config.to_document()))
+    ended = run_python("-c", _DEAF_TO_CHILDREN, str(path))
+    assert (ended.code, ended.out, ended.err) == (0, "1000 1\n", "")

@@ -73,6 +73,7 @@ def test_workers_are_compared_with_one_and_with_one_more(threads: int, compare: 
         ([reached(1, 500), reached(2, 1000), reached(3, 1050)], "Leave threads as they are: 3 workers gave 105 %"),
         ([reached(1, 500), reached(2, 1000), reached(3, 0, "no memory")], "Leave threads as they are"),
         ([reached(1, 500, "no memory"), reached(2, 1000), reached(3, 0, "no memory")], ""),
+        ([reached(1, 0), reached(2, 0), reached(3, 0)], ""),  # over before anything could be measured
         ([], ""),
     ],
 )
