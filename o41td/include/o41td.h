@@ -76,7 +76,9 @@ typedef struct {
     double wait_s; /* how long a server that ended is waited for; 60 by default */
     /* Where it is not NULL: once the flag is not 0, calls that wait return O41TD_STOPPED. For a signal handler. */
     const volatile sig_atomic_t *stop;
-    /* Where it is not NULL: told what the loader has to say. The text is valid during the call. */
+    /* Where it is not NULL: told what the loader has to say. The text is valid during the call, which may call no
+     * function of the stream.
+     */
     void (*on_notice)(void *user, const char *text, int is_warning);
     void *user;
 } o41td_options;
@@ -137,7 +139,8 @@ uint64_t o41td_order_digest(const o41td_stream *stream);
 /* Where the stream is, as the text that Python's Checkpoint.save writes: all batches taken so far count as consumed.
  *
  * Any rank of any world size resumes from it, in either language. The text ends in a 0 byte and is to be given to
- * free(); NULL where memory ran out. Needs no server, so it can still be had after an error.
+ * free(). Needs no server, so it can still be had after an error. NULL where memory ran out or the stream was never
+ * opened, which o41td_error tells.
  */
 char *o41td_checkpoint(o41td_stream *stream);
 
@@ -831,6 +834,7 @@ static void o41td__put_digest(o41td__text *text, uint64_t digest) {
 
 #define O41TD__MAX_ROWS ((int64_t)1 << 43) /* of a source; with as many lanes as there may be, sums stay in 63 bits */
 #define O41TD__MAX_LANES 65536
+#define O41TD__MAX_STALL_S 1e9 /* more is as good as for ever, and must be countable in milliseconds */
 
 typedef struct {
     int64_t start, stop;
@@ -895,9 +899,10 @@ static void *o41td__array(o41td__reader reader, uint64_t count, size_t item_byte
 
 /* The settings that may differ when a server comes back: they have no part in which bytes come when. */
 static bool o41td__is_free_to_change(o41td__reader key) {
-    static const char *const names[] = {"threads",          "lookahead",           "prefetch_batches",
-                                        "block_rows",       "memory_limit_bytes",  "max_row_group_bytes",
-                                        "stall_timeout_s",  "quarantine_file"};
+    static const char *const names[] = {"threads",           "lookahead",          "prefetch_batches",
+                                        "block_rows",        "memory_limit_bytes", "max_row_group_bytes",
+                                        "stall_timeout_s",   "quarantine_file",    "cache_dir",
+                                        "cache_limit_bytes", "cluster"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (o41td__is(key, names[i]))
             return true;
@@ -939,8 +944,10 @@ static bool o41td__read_job(o41td__facts *facts, o41td__reader job) {
     if (!o41td__find(job, "stall_timeout_s", &value) || !o41td__read(&value, &timeout))
         return false;
     facts->stall_timeout_s = timeout.kind == O41TD__UINT ? (double)timeout.number : timeout.real;
-    if (!(facts->stall_timeout_s > 0 && facts->stall_timeout_s < 1e9))
+    if (!(facts->stall_timeout_s > 0))
         return false;
+    if (facts->stall_timeout_s > O41TD__MAX_STALL_S)
+        facts->stall_timeout_s = O41TD__MAX_STALL_S;
     if (!o41td__find(job, "stages", &stages) || !o41td__read_array(&stages, &count) || !count || count > INT32_MAX)
         return false;
     if ((facts->stages = o41td__array(stages, count, sizeof *facts->stages)) == NULL)
@@ -965,9 +972,9 @@ static bool o41td__read_job(o41td__facts *facts, o41td__reader job) {
     for (int64_t before = -1; facts->num_excluded < count; facts->num_excluded++) {
         o41td__range *range = &facts->excluded[facts->num_excluded];
         uint64_t two;
-        if (!o41td__read_array(&ranges, &two) || two != 2 ||
+        if (before == INT64_MAX || !o41td__read_array(&ranges, &two) || two != 2 ||
             !o41td__read_int(&ranges, before + 1, INT64_MAX - 1, &range->start) ||
-            !o41td__read_int(&ranges, range->start + 1, INT64_MAX - 1, &range->stop))
+            !o41td__read_int(&ranges, range->start + 1, INT64_MAX, &range->stop))
             return false;
         before = range->stop;
     }
@@ -1242,7 +1249,7 @@ static int64_t o41td__after(const o41td__facts *facts, int64_t start, int64_t nu
         num_taken -= room;
         start = range.stop;
     }
-    return start + num_taken;
+    return num_taken < INT64_MAX - start ? start + num_taken : INT64_MAX; /* all to the last number may be excluded */
 }
 
 static int64_t o41td__num_excluded(const o41td__facts *facts, int64_t start, int64_t stop) {
@@ -1298,7 +1305,6 @@ struct o41td_stream {
 
     /* The connection, and what came over it. */
     int socket, descriptor;
-    pid_t server_pid;
     unsigned char *received; /* bytes [received_start, received_end) are not used yet */
     size_t received_start, received_end, received_room;
     const unsigned char *arena;
@@ -1481,8 +1487,12 @@ static int o41td__send(o41td_stream *stream, o41td__frame *frame) {
             sent += (size_t)more;
         } else if (errno == EAGAIN) {
             int status = o41td__wait(stream, POLLOUT, o41td__now_ms() + O41TD__ANSWER_MS);
-            if (status != O41TD_OK) /* half a frame may be out: this conversation is over */
-                return status == O41TD__SILENT ? o41td__lost(stream, "it does not read") : O41TD__LOST;
+            if (status == O41TD_STOPPED) /* half a frame may be out: this conversation is over */
+                return o41td__lost(stream, "it did not read, and `options.stop` ended the wait");
+            if (status == O41TD__SILENT)
+                return o41td__lost(stream, "it does not read");
+            if (status != O41TD_OK)
+                return status;
         } else if (errno != EINTR) {
             return o41td__lost(stream, strerror(errno));
         }
@@ -1685,8 +1695,9 @@ static bool o41td__look_up(o41td_stream *stream, o41td__entry *found) {
     bool is_there = false;
     o41td__text names = {0}, name = {0};
     DIR *listing = NULL;
-    if (o41td__runtime_folder(folder, sizeof folder) && stat("/proc/self/ns/pid", &namespace) == 0) {
-        snprintf(mark, sizeof mark, "-%lx-", (unsigned long)namespace.st_ino);
+    if (o41td__runtime_folder(folder, sizeof folder)) {
+        bool is_known = stat("/proc/self/ns/pid", &namespace) == 0; /* else 0 stands for it, as in Python */
+        snprintf(mark, sizeof mark, "-%lx-", is_known ? (unsigned long)namespace.st_ino : 0ul);
         listing = opendir(folder);
     }
     for (struct dirent *item; listing != NULL && (item = readdir(listing)) != NULL;) {
@@ -1840,7 +1851,6 @@ static int o41td__join(o41td_stream *stream, const o41td__entry *entry, o41td__f
         return o41td__lost(stream, strerror(errno));
     if (peer.uid != getuid())
         return o41td__lost(stream, "another user listens at this user's socket");
-    stream->server_pid = peer.pid;
     o41td__frame join;
     o41td__frame_begin(&join, O41TD__JOIN_LOADER, 1);
     o41td__frame_int(&join, stream->rank);
@@ -2348,8 +2358,10 @@ char *o41td_checkpoint(o41td_stream *stream) {
     const o41td__facts *facts = &stream->facts;
     o41td__text text = {0};
     char digest[24];
-    if (!facts->num_stages)
+    if (!facts->num_stages) {
+        o41td__fail(stream, "this stream was not opened");
         return NULL;
+    }
     /* The history as it would be if serving began here. */
     o41td__run *last = &stream->history[stream->num_runs - 1];
     int64_t served_from = last->batches, start = o41td__history_batches(stream), rows = 0;

@@ -9,7 +9,7 @@ import subprocess
 from c_programs import SANITIZERS, SUPPORT, compiled
 from golden_frames import FRAMES, payload_of
 from golden_server import golden_server
-from o41td.workers.messages import BatchesGathered, decode_message
+from o41td.workers.messages import BatchesGathered, LoaderJoined, decode_message, encode_message
 
 HEARD = [name for name, (sender, _frame) in FRAMES.items() if sender == "<"]
 
@@ -53,7 +53,29 @@ def test_a_conversation_to_the_byte(consume, tmp_path):
         consumer.end()
 
 
-def test_what_a_loader_says_of_a_failure_is_told(consume):
+def test_a_loader_of_extreme_settings_is_joined(consume, tmp_path):
+    """All batches from 4 to the last number there is are excluded, and a timeout is longer than milliseconds count."""
+    golden = decode_message(payload_of("LoaderJoined"))
+    assert isinstance(golden, LoaderJoined)
+    job = golden.job | {"excluded": [[4, 2**63 - 1]], "stall_timeout_s": 1e300}
+    config = golden.config | {"seed": 0, "exclude": job["excluded"]}
+    payload = encode_message(golden._replace(job=job, config=config))
+    with golden_server() as server:
+        consumer = consume(server.name, 1)
+        server.accept()
+        server.send(len(payload).to_bytes(4, "little") + payload)
+        server.say("LoaderOpened")
+        server.expect("ServeFrom")
+        assert consumer.line() == "ok"
+        server.say("BatchesReady")
+        assert [batch.batch_index for batch in consumer.take(2)] == [1, 3]
+        assert consumer.ask(f"checkpoint {tmp_path / 'c.json'}") == "ok"
+        assert '"batches_yielded": 4,\n' in (tmp_path / "c.json").read_text()
+        assert consumer.ask(f"resume {tmp_path / 'c.json'}") == "ok"
+        consumer.end()
+
+
+def test_what_a_loader_says_of_a_failure_is_told(consume, tmp_path):
     """Bad data again and again behind the batches before it, a refusal, another version, no loader at all."""
     with golden_server() as server, golden_server(protocol="0badc0de") as other:
         consumer = consume(server.name, 1)
@@ -74,7 +96,8 @@ def test_what_a_loader_says_of_a_failure_is_told(consume):
         assert version in consumer.ask(f"connect {other.name}")
         nobody = "error no loader is served under the name 'no-such'. Those that are: '"
         assert consumer.ask("connect no-such").startswith(nobody)
-        assert consumer.ask("next 1") == "error this stream was not opened"
+        asked = [consumer.ask(command) for command in (f"checkpoint {tmp_path / 'c.json'}", "next 1")]
+        assert asked == ["error this stream was not opened"] * 2
         consumer.end()
 
 

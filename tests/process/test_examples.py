@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import re
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from c_programs import compiled
+from golden_server import golden_server
 from o41td import BatchStreamConfig, Checkpoint, FileSource, ProjectedField, Shuffle, Stage
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -87,8 +89,14 @@ def test_the_planted_shortcut_is_found(tmp_path: Path) -> None:
     assert (tmp_path / "shares.png").stat().st_size > 1000
 
 
-def test_the_c_example_fits_a_line_and_goes_on_from_its_checkpoint(tmp_path: Path, serve) -> None:
-    """Two runs over 3200 rows of y = 2a - b + 0.5: the first ends at the end of the stage, and the second at once."""
+@pytest.fixture(scope="module")
+def c_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`train.c` as a program."""
+    return compiled(EXAMPLES / "c" / "train.c", tmp_path_factory.mktemp("c"), "-O2")
+
+
+def test_the_c_example_fits_a_line_and_goes_on_from_its_checkpoint(c_example: Path, tmp_path: Path, serve) -> None:
+    """Over 3200 rows of y = 2a - b + 0.5 one run ends with the stage, the next at once; a folder is no checkpoint."""
     inputs = np.random.default_rng(1).uniform(-1, 1, (3200, 2)).astype(np.float32)
     shard = {"x": list(inputs), "y": 2 * inputs[:, 0] - inputs[:, 1] + np.float32(0.5)}
     pq.write_table(pa.table(shard), tmp_path / "line.parquet")
@@ -104,8 +112,12 @@ def test_the_c_example_fits_a_line_and_goes_on_from_its_checkpoint(tmp_path: Pat
         threads=1,
     )
     served = serve(config, "--ranks", "1")
-    train = [compiled(EXAMPLES / "c" / "train.c", tmp_path, "-O2"), served.name, "0", "line.ckpt"]
-    runs = [subprocess.run(train, cwd=tmp_path, capture_output=True, text=True, timeout=60) for _ in range(2)]
+
+    def train(checkpoint: str) -> subprocess.CompletedProcess[str]:
+        command = [c_example, served.name, "0", checkpoint]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    runs = [train("line.ckpt") for _ in range(2)]
     assert [(run.returncode, run.stderr) for run in runs] == [(0, "")] * 2
     (first, first_digest), (second, second_digest) = (run.stdout.splitlines() for run in runs)
     assert first == "200 steps, loss 0.000000, bias 0.500, weights 2.000 -1.000"
@@ -113,6 +125,20 @@ def test_the_c_example_fits_a_line_and_goes_on_from_its_checkpoint(tmp_path: Pat
     checkpoint = Checkpoint.load(tmp_path / "line.ckpt")
     assert (checkpoint.cursor, checkpoint.rows_yielded) == (((0, 200),), 3200)
     assert [first_digest, second_digest] == [f"order digest {checkpoint.order_digest:016x}"] * 2
+    unreadable = train(".")
+    assert (unreadable.returncode, unreadable.stdout, unreadable.stderr) == (1, "", ".: Is a directory\n")
+
+
+def test_the_c_example_ends_well_on_sigterm_before_it_is_in(c_example: Path, tmp_path: Path) -> None:
+    """The loader has not answered yet: there is nothing to save, and nothing to complain of."""
+    with golden_server() as server:
+        command = [str(c_example), server.name, "1", "none.ckpt"]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        server.accept()
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60) == (b"", b"")
+    assert process.returncode == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_curriculum_advances_when_a_stage_is_learnt(tmp_path: Path) -> None:

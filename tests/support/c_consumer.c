@@ -65,8 +65,12 @@ static void tell_status(const o41td_stream *stream, o41td_status status) {
 
 static void write_checkpoint(o41td_stream *stream, const char *path) {
     char *text = o41td_checkpoint(stream);
+    if (text == NULL) {
+        printf("error %s\n", o41td_error(stream));
+        return;
+    }
     FILE *file = fopen(path, "w");
-    if (text != NULL && file != NULL && fputs(text, file) >= 0 && fclose(file) == 0)
+    if (file != NULL && fputs(text, file) >= 0 && fclose(file) == 0)
         printf("ok\n");
     else
         printf("error %s\n", strerror(errno));

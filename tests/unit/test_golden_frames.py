@@ -12,7 +12,7 @@ import pytest
 import o41td
 from golden_frames import FRAMES, payload_of
 from o41td.index import SourceIndex
-from o41td.job import StreamJob
+from o41td.job import FREE_TO_CHANGE, StreamJob
 from o41td.order import ORDER_VERSION
 from o41td.shm.layout import ArenaLayout
 from o41td.workers.channel import Channel
@@ -108,6 +108,12 @@ def test_the_header_speaks_this_version():
     tags = {name: int(tag) for name, tag in re.findall(r"^    O41TD__([A-Z_]+) = (\d+)", HEADER, flags=re.MULTILINE)}
     spoken = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): name for name in FRAMES}
     assert tags == {name: MESSAGE_TYPES.index(getattr(o41td.workers.messages, spoken[name])) for name in spoken}
+
+
+def test_the_header_compares_what_python_compares():
+    """A server that came back may differ, for the C client as for Python, in the settings of FREE_TO_CHANGE alone."""
+    listed = re.findall(r"is_free_to_change\(.*?names\[\] = \{(.*?)\}", HEADER, flags=re.DOTALL)
+    assert [tuple(re.findall(r'"(\w+)"', names)) for names in listed] == [FREE_TO_CHANGE]
 
 
 def test_the_protocols_page_has_these_messages():
