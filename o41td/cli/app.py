@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from o41td.cli.failure import exit_code_of
+from o41td.cli.failure import UsageProblem, exit_code_of
 
 __all__ = ["app", "run_app"]
 
@@ -23,7 +23,7 @@ app = typer.Typer(
 
 ConfigPath = Annotated[Path, typer.Argument(help="A stream's config: .toml, .json or .yaml.")]
 Target = Annotated[Path, typer.Argument(help="A config, or a checkpoint.")]
-IndexTargets = Annotated[list[Path], typer.Argument(help="A config or a checkpoint; or files, folders and globs.")]
+IndexTargets = Annotated[list[Path], typer.Argument(help="A config or a checkpoint; or local files, folders, globs.")]
 Rank = Annotated[int, typer.Option("--rank", help="This training process's number, from 0.")]
 WorldSize = Annotated[int, typer.Option("--world-size", help="How many training processes share the order.")]
 Storage = Annotated[
@@ -230,13 +230,15 @@ def bench(
 def index(targets: IndexTargets, storage: Storage = None, as_json: AsJson = False, _debug: Debug = False) -> None:
     """Read every footer into the index cache, so that streams open at once, and show what is known of the shards.
 
-    Of files, folders or globs without a config: what shards they are, and which columns they have.
+    Of local files, folders or globs without a config: what shards they are, and which columns they have.
     """
     if len(targets) == 1 and targets[0].suffix.lower() in (".toml", ".json", ".yaml", ".yml"):
         from o41td.cli.index import show_index
 
         show_index(targets[0], storage_path=storage, as_json=as_json)
         return
+    if storage is not None:
+        raise UsageProblem("--storage goes with a config or a checkpoint; bare files are local ones")
     from o41td.cli.bare_index import show_files
 
     if not show_files([str(target) for target in targets], as_json=as_json):

@@ -148,3 +148,6 @@ def test_index_of_bare_files(tmp_path: Path, write_shards: shard_writer.ShardWri
     assert done.code == 1
     assert "no readable Parquet file" in done.out.replace("\n", " ")
     assert "tokens" in done.out
+    done = o41td("index", *good, "--storage", tmp_path / "storage.toml")
+    assert (done.code, done.out) == (2, "")
+    assert "--storage goes with a config or a checkpoint; bare files are local ones" in " ".join(done.err.split())
