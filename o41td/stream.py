@@ -352,7 +352,7 @@ class BatchStream:
         return self._lookup.order(number).rounds(position, self._world_size, excluded)
 
     def stats(self) -> dict[str, Any]:
-        """Returns live figures of the loader (see the README for the keys).
+        """Returns live figures of the loader (docs/observing.md has the keys).
 
         Blocks: until the coordinator answers, milliseconds; at most 5 s.
 

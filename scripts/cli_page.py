@@ -25,7 +25,7 @@ HEAD = """# Command line
 
 Every command takes `--json`, which prints for programs instead of for people, and `--debug`, which adds the traceback
 to an error; errors are one paragraph on stderr. Exit codes: 0 done, 1 the stream failed, 2 wrong arguments, or a config
-that makes no sense or that data or memory do not allow, 130 Ctrl-C, 143 SIGTERM.
+that makes no sense or that data or memory do not allow, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
 
 

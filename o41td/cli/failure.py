@@ -1,7 +1,7 @@
 """How the command line ends: an exit code, and one paragraph on stderr where something is wrong.
 
 0 done · 1 the stream failed · 2 the arguments or the config are wrong · 128 + n ended by signal n, as shells have it:
-130 interrupted (Ctrl-C), 143 terminated.
+129 hung up, 130 interrupted (Ctrl-C), 143 terminated.
 """
 
 from __future__ import annotations
