@@ -122,7 +122,7 @@ def large_records(folder: Path) -> BatchStreamConfig:
 def test_use_is_within_the_bound(
     tmp_path: Path, write: Callable[[Path], BatchStreamConfig], is_large: bool, num_batches: int
 ):
-    """Use stays below the bound, and the bound below 1.5 times the processes' peaks where the data are large."""
+    """Use stays below the bound, and the bound below 1.6 times the processes' peaks where the data are large."""
     config = write(tmp_path)
     used = peaks = 0
     for _ in range(MOST_RUNS):
@@ -138,7 +138,7 @@ def test_use_is_within_the_bound(
             f"{used // MIB} MiB used of {bound // MIB}, peaks of {peaks // MIB}: {watch.use}, terms {stats['memory']}"
         )
         assert used <= bound, told
-        if not is_large or bound <= 1.5 * peaks:
+        if not is_large or bound <= 1.6 * peaks:
             return
     raise AssertionError(told)
 
