@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from enum import Enum
 
 __all__ = ["ACTS", "PHASES", "ROLES", "Outcome", "cells", "outcome_of", "tables"]
 
+_IS_WHOLE = os.environ.get("O41TD_KILL_MATRIX") == "whole"
 ROLES = ("worker", "coordinator", "trainer")
 PHASES = ("starting", "fetching", "slot begun", "slot committed", "idle", "stopping")
 ACTS = {  # as people call them, and as `fault_code` does
@@ -33,7 +35,6 @@ class Outcome(Enum):
     LATE = "(1)"
     HARMLESS = "(2)"
     OURS = "(3)"
-    ALIKE = "(4)"
 
 
 NOTES = {
@@ -44,11 +45,12 @@ NOTES = {
     Outcome.LATE: "not run: a start may take 60 s, so a stopped one is killed and replaced, or refused, after 60 s",
     Outcome.HARMLESS: "continued with SIGCONT, it takes the rest of its batches: same bytes, no process replaced",
     Outcome.OURS: "not run: only our code runs where a batch is gathered, and it does not leave or raise there",
-    Outcome.ALIKE: (
-        "not run: it is SIGKILL there but for the exit code, which is looked up by the same code whatever the moment, "
-        "and run in another column"
-    ),
 }
+ALIKE_MARK = "(4)"
+ALIKE_NOTE = (
+    "SIGKILL but for the exit code, which is looked up by the same code whatever the moment, and is run in another "
+    "column: run where `O41TD_KILL_MATRIX=whole` is set"
+)
 
 _USUAL = {
     ("worker", "stopping"): Outcome.CLOSED,
@@ -65,7 +67,7 @@ _UNUSUAL = {
 }
 
 
-#  Ways to be gone at once that differ in the exit code alone, and the phases in which SIGKILL stands for them: another
+# Ways to be gone at once that differ in the exit code alone, and the phases in which SIGKILL stands for them: another
 #  worker costs a fork, another coordinator or trainer a loader.
 _GONE_AT_ONCE = ("SIGSEGV", "exit 0", "exit 1")
 _ALIKE_IN = {
@@ -77,8 +79,6 @@ _ALIKE_IN = {
 
 def outcome_of(role: str, phase: str, act: str) -> Outcome:
     """What has to come of one cell."""
-    if act in _GONE_AT_ONCE and phase in _ALIKE_IN[role]:
-        return Outcome.ALIKE
     if (role, phase, act) in _UNUSUAL:
         return _UNUSUAL[role, phase, act]
     if role == "trainer":
@@ -86,11 +86,16 @@ def outcome_of(role: str, phase: str, act: str) -> Outcome:
     return _USUAL.get((role, phase), Outcome.SAME_BYTES)
 
 
+def is_alike(role: str, phase: str, act: str) -> bool:
+    """Whether SIGKILL stands for this cell unless the whole matrix is wanted."""
+    return act in _GONE_AT_ONCE and phase in _ALIKE_IN[role]
+
+
 def cells(role: str, phase: str) -> Iterator[tuple[str, Outcome]]:
     """Yield (act, outcome) of the cells that are run."""
     for act in ACTS:
         outcome = outcome_of(role, phase, act)
-        if outcome not in (Outcome.LATE, Outcome.OURS, Outcome.ALIKE):
+        if outcome not in (Outcome.LATE, Outcome.OURS) and (_IS_WHOLE or not is_alike(role, phase, act)):
             yield act, outcome
 
 
@@ -99,7 +104,13 @@ def tables() -> str:
     lines = []
     for role in ROLES:
         lines += [f"| {role} | {' | '.join(PHASES)} |", "|---" * (len(PHASES) + 1) + "|"]
-        lines += [f"| {act} | {' | '.join(outcome_of(role, phase, act).value for phase in PHASES)} |" for act in ACTS]
+        lines += [f"| {act} | {' | '.join(_shown(role, phase, act) for phase in PHASES)} |" for act in ACTS]
         lines.append("")
     lines += [f"- {outcome.value}: {note}." for outcome, note in NOTES.items()]
+    lines.append(f"- {ALIKE_MARK}: {ALIKE_NOTE}.")
     return "\n".join(lines)
+
+
+def _shown(role: str, phase: str, act: str) -> str:
+    outcome = outcome_of(role, phase, act).value
+    return f"{outcome} {ALIKE_MARK}" if is_alike(role, phase, act) else outcome
