@@ -45,6 +45,7 @@ def o41td(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with _standard_streams(out, err), pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["o41td", *map(str, arguments)])
+            patch.delenv("COLUMNS", raising=False)  # which pytest-xdist sets
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
             if cwd:
