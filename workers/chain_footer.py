@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from o41td.index import unit_rows_of_source
 from o41td.projection import ProjectionPlan, plan_projection
 from o41td.workers.chain_reader import ChainReader
 from o41td.workers.footer import ShardFooter, read_footer
-from o41td.workers.messages import FooterRead, ReadFooter
+from o41td.workers.messages import ReadFooter
 from o41td.workers.parquet import ShardReader
 from o41td.workers.piece import Piece
-from o41td.workers.record_count import count_records
+from o41td.workers.record_footer import read_record_footer
 from o41td.workers.whole_columns import WholeColumns
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def read_chain_footer(
     fields: Sequence[FieldPlan],
     objects: RemoteObjects | None,
     on_progress: Callable[[], None],
-) -> FooterRead:
+) -> ShardFooter:
     """Returns the units of a chain's shard; where the order has the chain, a few rows are run through it.
 
     What comes of a row is taken to be as large as the row itself where no rows were run.
@@ -67,23 +68,17 @@ def read_chain_footer(
             plans=columns,
         )
     else:
-        footer = _footer_of_records(order, objects, on_progress)
+        footer = read_record_footer(order, (), objects, on_progress)
     row_bytes = 0
     groups = np.flatnonzero(footer.rows)
     if reader is not None and len(groups):
         row_bytes = _sampled_row_bytes(reader, order, fields, footer=footer, group=int(groups[0]), objects=objects)
         reader.close()
     results = np.maximum(footer.rows * row_bytes, 0 if row_bytes else footer.decoded_bytes)
-    return FooterRead(
-        task_id=order.task_id,
-        rows=footer.rows.astype("<i8").tobytes(),
-        decoded_bytes=(footer.decoded_bytes + results).astype("<i8").tobytes(),
-        decoding_bytes=(footer.decoding_bytes + 2 * results).astype("<i8").tobytes(),
-        compressed_bytes=footer.compressed_bytes.astype("<i8").tobytes(),
-        footer_bytes=footer.footer_bytes,
-        size_bytes=footer.size_bytes,
-        mtime_ns=footer.mtime_ns,
-        version=footer.version,
+    return replace(
+        footer,
+        decoded_bytes=footer.decoded_bytes + results,
+        decoding_bytes=footer.decoding_bytes + 2 * results,
     )
 
 
@@ -148,37 +143,5 @@ def _footer_of_source(reader: ChainReader) -> ShardFooter:
         size_bytes=0,
         mtime_ns=0,
         version=reader.chain.version or "",
-        plan=ProjectionPlan(fields=(), column_indices=(), num_leaves=0),
-    )
-
-
-def _footer_of_records(
-    order: ReadFooter, objects: RemoteObjects | None, on_progress: Callable[[], None]
-) -> ShardFooter:
-    count = count_records(
-        order.uri,
-        order.encoding,
-        (),
-        known_rows=order.known_rows,
-        source=order.source,
-        size_bytes=order.size_bytes,
-        etag=order.etag,
-        objects=objects,
-        max_row_group_bytes=order.max_row_group_bytes,
-        on_progress=on_progress,
-    )
-    rows, text_bytes, size_bytes = (
-        np.array([number] if count.num_rows else [], np.int64)
-        for number in (count.num_rows, count.text_bytes, count.size_bytes)
-    )
-    return ShardFooter(
-        rows=rows,
-        decoded_bytes=text_bytes,
-        decoding_bytes=text_bytes,
-        compressed_bytes=size_bytes,
-        footer_bytes=0,
-        size_bytes=count.size_bytes,
-        mtime_ns=count.mtime_ns,
-        version=count.version,
         plan=ProjectionPlan(fields=(), column_indices=(), num_leaves=0),
     )

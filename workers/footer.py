@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from o41td.errors import CorruptDataError
 from o41td.fields import SOURCE_DTYPES, FieldPlan
 from o41td.projection import FieldProjection, PlanMemory, ProjectionPlan
+from o41td.workers.messages import FooterRead
 from o41td.workers.shard_file import (
     ShardIdentity,
     content_version,
@@ -77,6 +78,20 @@ class ShardFooter:
     mtime_ns: int
     version: str
     plan: ProjectionPlan
+
+    def answer(self, task_id: int) -> FooterRead:
+        """Returns what a worker says of it."""
+        return FooterRead(
+            task_id=task_id,
+            rows=self.rows.astype("<i8").tobytes(),
+            decoded_bytes=self.decoded_bytes.astype("<i8").tobytes(),
+            decoding_bytes=self.decoding_bytes.astype("<i8").tobytes(),
+            compressed_bytes=self.compressed_bytes.astype("<i8").tobytes(),
+            footer_bytes=self.footer_bytes,
+            size_bytes=self.size_bytes,
+            mtime_ns=self.mtime_ns,
+            version=self.version,
+        )
 
     @property
     def num_rows(self) -> int:

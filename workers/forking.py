@@ -85,14 +85,7 @@ def fork_child(body: Callable[[int], int], *, log: ChildLog) -> ChildProcess:
     if pid == 0:
         _live(body, theirs.fileno(), log.descriptor)
     theirs.close()
-    process = ForkedProcess(pid)
-    try:
-        return ChildProcess(process, ours)
-    except OSError:  # no descriptor left for its sentinel
-        ours.close()
-        process.kill()
-        process.wait()
-        raise
+    return ChildProcess(ForkedProcess(pid), ours)
 
 
 def _live(body: Callable[[int], int], connection: int, log: int) -> NoReturn:

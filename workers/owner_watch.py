@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import threading
 
+from o41td.workers.supervisor import is_dead
+
 __all__ = ["watch_owner"]
 
-_GOODBYE_MS = 1000
+_GOODBYE_S = 1.0
 """How long a coordinator may take to end behind its owner's death; one that runs takes milliseconds."""
 
 
@@ -34,13 +35,6 @@ def watch_owner(owner_pid: int, coordinator_pid: int) -> None:
 
 def _watch(owner_pid: int, coordinator: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        _is_dead(os.pidfd_open(owner_pid), None)
-    if not _is_dead(coordinator, _GOODBYE_MS):
+        is_dead(os.pidfd_open(owner_pid), within_s=None)
+    if not is_dead(coordinator, within_s=_GOODBYE_S):
         signal.pidfd_send_signal(coordinator, signal.SIGKILL)
-
-
-def _is_dead(pidfd: int, within_ms: int | None) -> bool:
-    """Waits for a process's end, for ever with None."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(within_ms))

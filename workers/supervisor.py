@@ -35,6 +35,7 @@ __all__ = [
     "connection_from",
     "describe_exit",
     "ignore_group_signals",
+    "is_dead",
     "reap_orphans",
     "start_child",
 ]
@@ -101,6 +102,16 @@ def _name_of(pid: int) -> str | None:
     return None
 
 
+def is_dead(sentinel: int, *, within_s: float | None) -> bool:
+    """Returns whether the process of a pidfd has ended.
+
+    Blocks: until it has, at most so long; for ever with None.
+    """
+    poll = select.poll()
+    poll.register(sentinel, select.POLLIN)
+    return bool(poll.poll(None if within_s is None else 1000 * within_s))
+
+
 class ChildLog:
     """What children write to standard error: a file in memory, without a name."""
 
@@ -137,10 +148,20 @@ class ChildProcess:
     """A child with its socket. `sentinel` becomes readable when it is dead (a pidfd)."""
 
     def __init__(self, process: _Process, connection: socket.socket) -> None:
-        """Takes over the process and our end of its socket."""
+        """Takes over the process and our end of its socket.
+
+        Raises:
+            OSError: There is no descriptor left for its sentinel; both are ended.
+        """
         self._process = process
         self.connection = connection
-        self.sentinel = os.pidfd_open(process.pid)
+        try:
+            self.sentinel = os.pidfd_open(process.pid)
+        except OSError:
+            connection.close()
+            process.kill()
+            process.wait()
+            raise
 
     @property
     def pid(self) -> int:
@@ -156,11 +177,8 @@ class ChildProcess:
 
         Blocks: until it is dead, at most `timeout_s`.
         """
-        if timeout_s is not None and self.sentinel >= 0:
-            poll = select.poll()
-            poll.register(self.sentinel, select.POLLIN)
-            if not poll.poll(1000 * timeout_s):
-                return None
+        if timeout_s is not None and self.sentinel >= 0 and not is_dead(self.sentinel, within_s=timeout_s):
+            return None
         return self._process.wait()
 
     def close(self) -> None:
@@ -219,13 +237,7 @@ def _started(
     except BaseException:
         ours.close()
         raise
-    try:
-        return ChildProcess(process, ours)
-    except OSError:  # no descriptor left for its sentinel
-        ours.close()
-        process.kill()
-        process.wait()
-        raise
+    return ChildProcess(process, ours)
 
 
 def connection_from(descriptor: int, *, blocking: bool) -> Channel:

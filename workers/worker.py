@@ -21,8 +21,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from o41td.encodings import holds_records
 from o41td.errors import O41Error, error_to_record
 from o41td.fields import FieldPlan
@@ -33,14 +31,13 @@ from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
 from o41td.workers.block_decoder import BlockDecoder
 from o41td.workers.channel import Channel, ChannelClosed
-from o41td.workers.footer import read_footer
+from o41td.workers.footer import ShardFooter, read_footer
 from o41td.workers.messages import (
     AttachArena,
     CacheUsed,
     CountGoesOn,
     DecodeBlock,
     FooterFailed,
-    FooterRead,
     Message,
     PieceBegun,
     ReadFooter,
@@ -56,7 +53,6 @@ from o41td.workers.piece import Piece, SourceFormat
 if TYPE_CHECKING:
     from o41td.workers.block_cache import BlockCache
     from o41td.workers.ray_decoder import RayDecoder
-    from o41td.workers.remote_objects import RemoteObjects
     from o41td.workers.remote_work import RemoteWork
 
 __all__ = ["Worker"]
@@ -173,77 +169,31 @@ class Worker:
         return SourceResolved(order.task_id, shards.to_record())
 
     def _footer_of(self, order: ReadFooter) -> Message:
+        try:
+            return self._read_footer(order).answer(order.task_id)
+        except O41Error as error:
+            return FooterFailed(order.task_id, error_to_record(error))
+
+    def _read_footer(self, order: ReadFooter) -> ShardFooter:
         objects = None if order.storage is None or self._remote is None else self._remote.objects
         fields = [FieldPlan.from_record(record) for record in order.fields]
         if order.chain is not None:
-            return self._chain_footer_of(order, fields, objects)
-        if holds_records(order.encoding):
-            return self._count_of(order, fields, objects)
-        try:
-            footer = read_footer(
-                objects,
-                order.uri,
-                fields,
-                source=order.source,
-                size_bytes=order.size_bytes,
-                etag=order.etag,
-                plans=self._plans,
-            )
-        except O41Error as error:
-            return FooterFailed(order.task_id, error_to_record(error))
-        return FooterRead(
-            task_id=order.task_id,
-            rows=footer.rows.astype("<i8").tobytes(),
-            decoded_bytes=footer.decoded_bytes.astype("<i8").tobytes(),
-            decoding_bytes=footer.decoding_bytes.astype("<i8").tobytes(),
-            compressed_bytes=footer.compressed_bytes.astype("<i8").tobytes(),
-            footer_bytes=footer.footer_bytes,
-            size_bytes=footer.size_bytes,
-            mtime_ns=footer.mtime_ns,
-            version=footer.version,
-        )
+            from o41td.workers.chain_footer import read_chain_footer  # it brings the nodes, and msgspec
 
-    def _count_of(self, order: ReadFooter, fields: list[FieldPlan], objects: RemoteObjects | None) -> Message:
-        from o41td.workers.record_count import count_records  # it brings msgspec, isal and zstandard
-
-        try:
-            count = count_records(
-                order.uri,
-                order.encoding,
-                fields,
-                known_rows=order.known_rows,
-                source=order.source,
-                size_bytes=order.size_bytes,
-                etag=order.etag,
-                objects=objects,
-                max_row_group_bytes=order.max_row_group_bytes,
-                on_progress=self._teller(order.task_id),
-            )
-        except O41Error as error:
-            return FooterFailed(order.task_id, error_to_record(error))
-        rows, decoded, compressed = (
-            np.array([number] if count.num_rows else [], "<i8").tobytes()
-            for number in (count.num_rows, count.text_bytes, count.size_bytes)
-        )
-        return FooterRead(
-            task_id=order.task_id,
-            rows=rows,
-            decoded_bytes=decoded,
-            decoding_bytes=decoded,
-            compressed_bytes=compressed,
-            footer_bytes=0,
-            size_bytes=count.size_bytes,
-            mtime_ns=count.mtime_ns,
-            version=count.version,
-        )
-
-    def _chain_footer_of(self, order: ReadFooter, fields: list[FieldPlan], objects: RemoteObjects | None) -> Message:
-        from o41td.workers.chain_footer import read_chain_footer  # it brings the nodes, and msgspec
-
-        try:
             return read_chain_footer(order, fields, objects, self._teller(order.task_id))
-        except O41Error as error:
-            return FooterFailed(order.task_id, error_to_record(error))
+        if holds_records(order.encoding):
+            from o41td.workers.record_footer import read_record_footer  # it brings msgspec, isal and zstandard
+
+            return read_record_footer(order, fields, objects, self._teller(order.task_id))
+        return read_footer(
+            objects,
+            order.uri,
+            fields,
+            source=order.source,
+            size_bytes=order.size_bytes,
+            etag=order.etag,
+            plans=self._plans,
+        )
 
     def _teller(self, task_id: int) -> Callable[[], None]:
         """What tells now and then that a count goes on."""
