@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import nanoarrow
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from o41td import BatchStream, BatchStreamConfig, open_batch_stream
+from o41td import BatchStream, BatchStreamConfig
 from stream_reference import FIELDS, Reference, stage_of, stream_config
 
 
@@ -17,19 +15,6 @@ from stream_reference import FIELDS, Reference, stage_of, stream_config
 def config(module_shards) -> BatchStreamConfig:
     """97 rows in batches of 9, shuffled: eleven batches, the last of 7 rows."""
     return stream_config(stage_of(module_shards([37, 60], row_group_rows=11), batch_size=9, buffer_rows=24))
-
-
-@pytest.fixture(scope="module")
-def reference(config) -> Reference:
-    """What the config must give."""
-    return Reference(config)
-
-
-@pytest.fixture(scope="module")
-def opened(config) -> Iterator[BatchStream]:
-    """The stream of this file's tests."""
-    with open_batch_stream(config) as stream:
-        yield stream
 
 
 @pytest.fixture

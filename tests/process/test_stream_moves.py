@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from o41td import BatchStream, BatchStreamConfig, CheckpointError, ConfigError, open_batch_stream
-from stream_reference import Reference, file_source, stage_of, stream_config
+from o41td import BatchStream, BatchStreamConfig, CheckpointError, ConfigError
+from stream_reference import file_source, stage_of, stream_config
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +24,6 @@ def config(module_shards) -> BatchStreamConfig:
         stage_of(*mixed, batch_size=4, buffer_rows=12, infinite=True, name="endless"),
         block_rows=6,
     )
-
-
-@pytest.fixture(scope="module")
-def reference(config) -> Reference:
-    """What the config must give."""
-    return Reference(config)
-
-
-@pytest.fixture(scope="module")
-def opened(config) -> Iterator[BatchStream]:
-    """The stream of this file's tests."""
-    with open_batch_stream(config) as stream:
-        yield stream
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import faulty_host as faults
 import s3_store
 import served_loader
 import shard_writer
+import stream_reference
 from o41td import BatchStream, BatchStreamConfig, connect, open_batch_stream
 
 
@@ -21,6 +22,19 @@ from o41td import BatchStream, BatchStreamConfig, connect, open_batch_stream
 def module_shards(tmp_path_factory: pytest.TempPathFactory) -> shard_writer.ShardWriter:
     """As `write_shards`, for streams that the tests of a file share."""
     return shard_writer.ShardWriter(tmp_path_factory.mktemp("shards"))
+
+
+@pytest.fixture(scope="module")
+def reference(config: BatchStreamConfig) -> stream_reference.Reference:
+    """What the `config` of a file of tests must give."""
+    return stream_reference.Reference(config)
+
+
+@pytest.fixture(scope="module")
+def opened(config: BatchStreamConfig) -> Iterator[BatchStream]:
+    """The stream of `config` that the tests of a file share."""
+    with open_batch_stream(config) as stream:
+        yield stream
 
 
 @pytest.fixture
