@@ -46,8 +46,8 @@ def wide_rows(folder: Path) -> BatchStreamConfig:
 
 
 def one_huge_row_group(folder: Path) -> BatchStreamConfig:
-    """L19: a row group that takes 512 MiB to decode whole (one of 2 GB takes no more, but longer to write)."""
-    pq.write_table(lists_of(1024, 4096, chunks=16), folder / "a.parquet", row_group_size=1 << 20)
+    """L19: a row group of 1 GiB of values, twice that while it is decoded whole (one of 2 GB takes no more)."""
+    pq.write_table(lists_of(1024, 4096, chunks=64), folder / "a.parquet", row_group_size=1 << 20)
     field = ProjectedField(name="x", dtype="i32", length=4096)
     return stream_config(stage_of([folder / "a.parquet"], batch_size=32, buffer_rows=1024), fields=[field], threads=2)
 
