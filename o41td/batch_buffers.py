@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from o41td.fields import NUMPY_DTYPES
+from o41td.fields import DTYPES
 from o41td.job import StreamJob
 from o41td.shm.layout import CACHE_LINE_BYTES, round_up
 from o41td.shm.pages import address_of, map_private
@@ -147,7 +147,7 @@ class StageBuffers:
         if self._buffers is None or stage != self._stage:
             self.close()
             plans = self._job.stages[stage].sources[0].fields
-            fields = [(field.name, NUMPY_DTYPES[field.dtype].str, field.shape) for field in plans]
+            fields = [(field.name, DTYPES[field.dtype], field.shape) for field in plans]
             limit = self._job.prefetch_batches + _SPARE_BUFFERS
             self._buffers = BatchBuffers(fields, batch_size=self._batch_rows[stage], limit=limit)
             self._stage = stage

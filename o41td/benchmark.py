@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from o41td.config import BatchStreamConfig, StorageConfig
+from o41td.coordinator_process import Progress
 from o41td.errors import ConfigError, O41Error
 from o41td.opening import open_batch_stream
 from o41td.percentages import percent_text
 from o41td.phases import counts_of, phases_of
-from o41td.service import Progress
 from o41td.stream import BatchStream
 from o41td.verdict import Verdict, verdict_of
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from o41td.config import BatchStreamConfig, StorageConfig
+from o41td.coordinator_process import Progress
 from o41td.encodings import NODE
 from o41td.errors import ConfigError, O41Error
 from o41td.fields import field_bytes
@@ -39,7 +40,6 @@ from o41td.probes import (
     probe_shards,
     probe_store,
 )
-from o41td.service import Progress
 from o41td.workers.supervisor import describe_exit
 
 __all__ = ["check", "folder_figures", "host_figures"]

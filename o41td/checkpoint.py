@@ -32,11 +32,20 @@ from o41td.checked_document import count_in, expect_keys, is_count, list_in, tex
 from o41td.checkpoint_file import read_text, replace_text
 from o41td.document_differences import differences_of
 from o41td.errors import CheckpointError
+from o41td.order_version import ORDER_VERSION
 from o41td.path_argument import path_text
 from o41td.plain_json import parse_plain_json, refuse_deep_nesting
 from o41td.source_record import SourceRecord
 
-__all__ = ["CHECKPOINT_FORMAT_VERSION", "ORDER_KEYS", "Checkpoint", "SourceRecord", "differences", "is_checkpoint_file"]
+__all__ = [
+    "CHECKPOINT_FORMAT_VERSION",
+    "ORDER_KEYS",
+    "Checkpoint",
+    "SourceRecord",
+    "differences",
+    "is_checkpoint_file",
+    "refuse_order_version",
+]
 
 CHECKPOINT_FORMAT_VERSION = 1
 ORDER_KEYS = ("seed", "lanes", "fields", "stages")  # of a config: what names the rows and their order
@@ -241,6 +250,20 @@ def differences(
     if "lanes" in new and new["lanes"] is None:
         new["lanes"] = old["lanes"]
     return differences_of(old, new)
+
+
+def refuse_order_version(checkpoint: Checkpoint) -> None:
+    """Refuses a checkpoint that was taken under another order.
+
+    Raises:
+        CheckpointError: Its ORDER_VERSION is not ours.
+    """
+    if checkpoint.order_version != ORDER_VERSION:
+        raise CheckpointError(
+            "the checkpoint was taken under another version of the order, so the rest of its rows would differ",
+            differences=[("order_version", checkpoint.order_version, ORDER_VERSION)],
+            advice="Resume with the o41td that wrote it, or start a new stream",
+        )
 
 
 def is_checkpoint_file(path: str | os.PathLike[str]) -> bool:

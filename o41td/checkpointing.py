@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from o41td.checkpoint import Checkpoint, SourceRecord, differences
+from o41td.checkpoint import Checkpoint, SourceRecord, differences, refuse_order_version
 from o41td.cursor import Cursor
 from o41td.errors import CheckpointError
 from o41td.exclusions import Exclusions
 from o41td.job import StreamJob
-from o41td.order import ORDER_VERSION
 from o41td.order_lookup import OrderLookup
+from o41td.order_version import ORDER_VERSION
 
 if TYPE_CHECKING:
     from o41td.config import BatchStreamConfig
@@ -23,7 +23,6 @@ __all__ = [
     "cursor_of",
     "exclusion_differences",
     "refuse_missing_shards",
-    "refuse_order_version",
 ]
 
 
@@ -142,20 +141,6 @@ class CheckpointMaker:
             total, position = self._lookup.order(stage).num_batches, cursor.stage_position(stage)
             if total is not None and position > total:
                 raise CheckpointError(f"the checkpoint's `cursor` has {position} batches of stage {stage}, of {total}")
-
-
-def refuse_order_version(checkpoint: Checkpoint) -> None:
-    """Refuses a checkpoint that was taken under another order.
-
-    Raises:
-        CheckpointError: Its ORDER_VERSION is not ours.
-    """
-    if checkpoint.order_version != ORDER_VERSION:
-        raise CheckpointError(
-            "the checkpoint was taken under another version of the order, so the rest of its rows would differ",
-            differences=[("order_version", checkpoint.order_version, ORDER_VERSION)],
-            advice="Resume with the o41td that wrote it, or start a new stream",
-        )
 
 
 def refuse_missing_shards(checkpoint: Checkpoint, config: BatchStreamConfig) -> None:

@@ -22,8 +22,8 @@ from o41td.config_file import read_document
 from o41td.config_model import ConfigModel, Duration, Listed, Share, Size, Text, whole_number
 from o41td.errors import ConfigError
 from o41td.exclude_config import batch_ranges
-from o41td.field_config import DTYPES, ProjectedField
-from o41td.fields import FieldPlan
+from o41td.field_config import ProjectedField
+from o41td.fields import DTYPES, FieldPlan
 from o41td.path_argument import path_text
 from o41td.source_config import FileSource, ManifestSource, ShardFile, joined_path, refuse_repeats
 from o41td.stage_config import Shuffle, Stage

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import SupportsFloat
 
 from o41td.config import BatchStreamConfig
+from o41td.coordinator_process import Progress
 from o41td.errors import ConfigError
 from o41td.joining import JoinedLoader, join_loader, rejoin_loader
 from o41td.rank_info import check_rank
-from o41td.service import Progress
 from o41td.stream import BatchStream, StreamStart
 
 __all__ = ["connect"]

@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from o41td.config_model import ConfigModel, Flag, Listed, Name, whole_number
 from o41td.errors import ConfigError
-from o41td.fields import SOURCE_DTYPES, FieldPlan, fill_value_of
+from o41td.fields import DTYPES, SOURCE_DTYPES, FieldPlan, fill_value_of
 
-__all__ = ["DTYPES", "ProjectedField"]
+__all__ = ["ProjectedField"]
 
 Dtype = Literal["i32", "i64", "f32", "f64", "bool"]
 SourceDtype = Literal["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "bool"]
@@ -37,8 +37,6 @@ _COMMON_NAMES = {
     "boolean": "bool",
     "bool_": "bool",
 }
-DTYPES: tuple[str, ...] = ("i32", "i64", "f32", "f64", "bool")
-"""What a field's `dtype` may be."""
 _Dimension = Annotated[int, BeforeValidator(whole_number(1, _MAX_ROW_ITEMS))]
 
 
@@ -74,7 +72,7 @@ class ProjectedField(ConfigModel):
     @field_validator("dtype", "source_dtype", mode="before")
     @classmethod
     def _check_dtype(cls, value: object, info: ValidationInfo) -> object:
-        allowed = DTYPES if info.field_name == "dtype" else tuple(SOURCE_DTYPES)
+        allowed = tuple(DTYPES if info.field_name == "dtype" else SOURCE_DTYPES)
         if value is None or (isinstance(value, str) and value in allowed):
             return value
         meant = _COMMON_NAMES.get(str(value).lower())

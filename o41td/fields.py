@@ -1,48 +1,45 @@
 """What one output column is, after the config was checked: plain data that every process shares.
 
 A `FieldPlan` is a `ProjectedField` with its defaults filled in and its fill values already in the field's own dtype. It
-crosses sockets as a record and imports neither pydantic nor pyarrow.
+crosses sockets as a record. Nothing here imports pydantic, pyarrow or NumPy: a trainer that has a config starts its
+loader before it imports the last, and both do so at once.
 """
 
+from __future__ import annotations
+
 import math
+import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-__all__ = [
-    "NUMPY_DTYPES",
-    "SOURCE_DTYPES",
-    "FieldPlan",
-    "field_bytes",
-    "fill_value_of",
-]
+__all__ = ["DTYPES", "SOURCE_DTYPES", "FieldPlan", "field_bytes", "fill_value_of", "value_bytes"]
 
-NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
-    "i32": np.dtype("<i4"),
-    "i64": np.dtype("<i8"),
-    "f32": np.dtype("<f4"),
-    "f64": np.dtype("<f8"),
-    "bool": np.dtype("?"),
+DTYPES: dict[str, str] = {"i32": "<i4", "i64": "<i8", "f32": "<f4", "f64": "<f8", "bool": "|b1"}
+"""The output dtypes, each as NumPy's array interface writes it."""
+
+SOURCE_DTYPES: dict[str, str] = {
+    "i8": "|i1",
+    "i16": "<i2",
+    "i32": "<i4",
+    "i64": "<i8",
+    "u8": "|u1",
+    "u16": "<u2",
+    "u32": "<u4",
+    "u64": "<u8",
+    "f16": "<f2",
+    "f32": "<f4",
+    "f64": "<f8",
+    "bool": "|b1",
 }
-"""The NumPy dtype of each output dtype."""
+"""Each `source_dtype` likewise: little-endian values packed in a `binary` column."""
 
-SOURCE_DTYPES: dict[str, np.dtype[Any]] = {
-    "i8": np.dtype("<i1"),
-    "i16": np.dtype("<i2"),
-    "i32": np.dtype("<i4"),
-    "i64": np.dtype("<i8"),
-    "u8": np.dtype("<u1"),
-    "u16": np.dtype("<u2"),
-    "u32": np.dtype("<u4"),
-    "u64": np.dtype("<u8"),
-    "f16": np.dtype("<f2"),
-    "f32": np.dtype("<f4"),
-    "f64": np.dtype("<f8"),
-    "bool": np.dtype("?"),
-}
-"""The NumPy dtype of each `source_dtype`: little-endian values packed in a `binary` column."""
+_INT_LIMITS = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1)}
+_LARGEST_FLOAT = {"f32": "3.4028235e+38", "f64": "1.7976931348623157e+308"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +49,7 @@ class FieldPlan:
     Attributes:
         name: The name in the batch.
         source: The column's exact name in the shards, or a dotted path into structs.
-        dtype: A key of `NUMPY_DTYPES`.
+        dtype: A key of `DTYPES`.
         shape: The shape of one row; () is a scalar, (L,) a list of length L.
         pad: The value behind a short list, in the field's own dtype.
         null: The value instead of a null; None means that a null is an error.
@@ -72,21 +69,28 @@ class FieldPlan:
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The column's NumPy dtype."""
-        return NUMPY_DTYPES[self.dtype]
+        import numpy as np
+
+        return np.dtype(DTYPES[self.dtype])
 
     def to_record(self) -> dict[str, Any]:
         """A plain dict for msgpack; NaN and infinity stay floats."""
         return {**asdict(self), "shape": list(self.shape)}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "FieldPlan":
+    def from_record(cls, record: Mapping[str, Any]) -> FieldPlan:
         """The plan that `to_record` described."""
         return cls(**{**record, "shape": tuple(record["shape"])})
 
 
 def field_bytes(plan: FieldPlan) -> int:
     """Bytes of one row of the field: itemsize · prod(shape)."""
-    return plan.numpy_dtype.itemsize * math.prod(plan.shape)
+    return value_bytes(plan.dtype) * math.prod(plan.shape)
+
+
+def value_bytes(dtype: str) -> int:
+    """Bytes of one value of a dtype, an output's or a packed column's."""
+    return int(SOURCE_DTYPES[dtype][2:])
 
 
 def fill_value_of(value: object, dtype: str) -> int | float | bool:
@@ -96,7 +100,7 @@ def fill_value_of(value: object, dtype: str) -> int | float | bool:
 
     Args:
         value: What the user gave. The words "nan", "inf" and "-inf" name those floats where JSON has none.
-        dtype: A key of `NUMPY_DTYPES`.
+        dtype: A key of `DTYPES`.
 
     Returns:
         A Python int, float or bool that converts to the dtype without loss.
@@ -110,7 +114,8 @@ def fill_value_of(value: object, dtype: str) -> int | float | bool:
         if isinstance(value, int | float) and value in (0, 1):
             return bool(value)
         raise ValueError(f"{value!r} is not a bool; give true or false")
-    if isinstance(value, np.generic):
+    numpy = sys.modules.get("numpy")  # where it is not, nobody has a number of its
+    if numpy is not None and isinstance(value, numpy.generic):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a number; an {dtype} field needs one")
@@ -123,9 +128,9 @@ def _int_fill(value: int | float | str, dtype: str) -> int:
     """The value as an int of the dtype."""
     if isinstance(value, str) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError(f"{value!r} is not an integer; an {dtype} field needs one")
-    limits = np.iinfo(NUMPY_DTYPES[dtype])
-    if not limits.min <= value <= limits.max:
-        raise ValueError(f"{value!r} does not fit {dtype}, which holds {limits.min} to {limits.max}")
+    lowest, highest = _INT_LIMITS[dtype]
+    if not lowest <= value <= highest:
+        raise ValueError(f"{value!r} does not fit {dtype}, which holds {lowest} to {highest}")
     return int(value)
 
 
@@ -136,12 +141,13 @@ def _float_fill(value: int | float | str, dtype: str) -> float:
             raise ValueError(f'{value!r} is not a number; give a number, "nan", "inf" or "-inf"')
         return float(value)
     try:
-        with np.errstate(over="ignore"):
-            rounded = float(NUMPY_DTYPES[dtype].type(value))
+        rounded = float(value)
+        if dtype == "f32" and math.isfinite(rounded):
+            (rounded,) = struct.unpack("<f", struct.pack("<f", rounded))
     except OverflowError:
         rounded = math.inf
     if math.isinf(rounded) and not (isinstance(value, float) and math.isinf(value)):
-        raise ValueError(f"{value!r} is too large for {dtype}, which holds up to {np.finfo(NUMPY_DTYPES[dtype]).max}")
+        raise ValueError(f"{value!r} is too large for {dtype}, which holds up to {_LARGEST_FLOAT[dtype]}")
     if isinstance(value, int) and rounded != value:
         raise ValueError(f"{value!r} cannot be held exactly by {dtype}; the nearest is {rounded!r}")
     return rounded

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, TypeVar
 
+from o41td.coordinator_process import Progress
 from o41td.document_differences import differences_of
 from o41td.errors import ConnectError, StreamClosedError, error_from_record
 from o41td.index import SourceIndex
 from o41td.job import FREE_TO_CHANGE, StreamJob
 from o41td.runtime_folder import LoaderEntry, listed_loaders
-from o41td.service import Progress
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
 from o41td.workers.channel import Channel, ChannelClosed, peer_uid

@@ -1,36 +1,38 @@
-"""Opening streams: `open_batch_stream`, `resume_batch_stream`, and `plan`'s reading of the index."""
+"""Opening streams: `open_batch_stream` and `resume_batch_stream`, as far as that is before all else.
+
+A loader's coordinator takes a few tenths of a second to start, most of them imports, and what this process needs for a
+stream takes nearly as long to import, NumPy with it. So both do it at once: here the coordinator is started as soon as
+the arguments make sense, and the rest is imported then, from `stream_opening`.
+
+That import is a thread's, where no Ctrl-C arrives: a process in which NumPy's import was interrupted can never import
+it again ("cannot load module more than once per process"), and would have to be started anew.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from o41td.chain_source import with_chains
-from o41td.checkpoint import Checkpoint
-from o41td.checkpointing import (
-    carried_digest,
-    cursor_of,
-    exclusion_differences,
-    refuse_missing_shards,
-    refuse_order_version,
-)
+from o41td.checkpoint import Checkpoint, refuse_order_version
 from o41td.config import BatchStreamConfig, StorageConfig
-from o41td.errors import CheckpointError, ConfigError
-from o41td.exclusions import Exclusions
-from o41td.job import StreamJob, job_of
+from o41td.coordinator_process import CoordinatorProcess, Progress
+from o41td.errors import ConfigError
 from o41td.nodes import Chain, Node
 from o41td.path_argument import path_text
 from o41td.rank_info import check_rank
-from o41td.service import LoaderRequest, start_loader
-from o41td.stream import BatchStream, StreamStart
 
-__all__ = ["open_batch_stream", "refuse_other_config", "request_of", "request_to_resume", "resume_batch_stream"]
+if TYPE_CHECKING:
+    from o41td.stream import BatchStream
 
-Progress = Callable[[int, int], None]
+__all__ = ["open_batch_stream", "refuse_other_config", "refuse_other_storage", "resume_batch_stream"]
+
 _TO_RESUME_FROM = "Give a Checkpoint or the path of a saved one; Checkpoint.from_document makes one of a state_dict()"
 
 
@@ -60,9 +62,14 @@ def open_batch_stream(
     """
     rank, world_size = check_rank(rank, world_size)
     _check_config(config, engine)
-    job = replace(job_of(config, lanes=config.lanes or world_size), cluster=_cluster_of(engine))
-    request = request_of(job, rank, world_size, storage)
-    return _open(config, request, StreamStart(), progress)
+    refuse_other_storage(storage)
+    cluster = _cluster_of(engine)
+
+    with _coordinator_of(config) as process:
+        _import_undisturbed("o41td.stream_opening")
+        from o41td.stream_opening import fresh_stream
+
+        return fresh_stream(config, rank, world_size, storage, cluster=cluster, process=process, progress=progress)
 
 
 def resume_batch_stream(
@@ -101,76 +108,42 @@ def resume_batch_stream(
     refuse_order_version(checkpoint)
     document = checkpoint.config if exclude is None else {**checkpoint.config, "exclude": _listed(exclude)}
     config = BatchStreamConfig.from_document(with_chains(document, chains or {}))
-    differing = exclusion_differences(checkpoint, Exclusions(config.exclude))
-    if differing:
-        raise CheckpointError(
-            "`exclude` would change what is behind the checkpoint",
-            differences=differing,
-            advice="Exclude batches that are still to come, or resume from an earlier checkpoint",
-        )
     _check_config(config, engine)
-    start = StreamStart(cursor_of(checkpoint), carried_digest(checkpoint, rank, world_size))
-    request = request_to_resume(checkpoint, config, rank, world_size, storage)
-    request = replace(request, job=replace(request.job, cluster=_cluster_of(engine)))
-    return _open(config, request, start, progress)
+    refuse_other_storage(storage)
+    cluster = _cluster_of(engine)
+
+    with _coordinator_of(config) as process:
+        _import_undisturbed("o41td.stream_opening")
+        from o41td.stream_opening import resumed_stream
+
+        return resumed_stream(
+            checkpoint, config, rank, world_size, storage, cluster=cluster, process=process, progress=progress
+        )
 
 
-def request_to_resume(
-    checkpoint: Checkpoint, config: BatchStreamConfig, rank: int, world_size: int, storage: StorageConfig | None
-) -> LoaderRequest:
-    """Returns the request for a checkpoint's own shards, which must be what they were; `config` is the checkpoint's.
-
-    Raises:
-        CheckpointError: It lacks the shards of a source.
-        ConfigError: The config asks for something that this version does not have.
-    """
-    refuse_missing_shards(checkpoint, config)
-    resolved = {(source.stage, source.source): source for source in checkpoint.sources}
-    expected = [
-        {
-            "stage": source.stage,
-            "source": source.source,
-            "shards": [
-                list(shard) for shard in zip(source.uris, source.rows, source.size_bytes, source.versions, strict=True)
-            ],
-        }
-        for source in checkpoint.sources
-    ]
-    job = job_of(config, lanes=config.lanes or checkpoint.world_size, resolved=resolved)
-    return replace(request_of(job, rank, world_size, storage), expected_sources=expected)
+@contextmanager
+def _coordinator_of(config: BatchStreamConfig) -> Iterator[CoordinatorProcess]:
+    """Starts a coordinator, which is left running where all goes well."""
+    process = CoordinatorProcess(config.threads)
+    try:
+        yield process
+    except BaseException:
+        process.kill()  # it may be at its imports, and would not hear us
+        process.end()
+        raise
 
 
-def request_of(job: StreamJob, rank: int, world_size: int, storage: StorageConfig | None) -> LoaderRequest:
-    """Returns the request for a job's loader.
+def _import_undisturbed(module: str) -> None:
+    """Imports a module in another thread, and leaves it to the caller to import it again, and hear what is wrong."""
 
-    Raises:
-        ConfigError: `storage` is something else.
-    """
-    _refuse_other_storage(storage)
-    return LoaderRequest(
-        job=job,
-        ranks=(rank,),
-        world_size=world_size,
-        name=f"pid{os.getpid()}-rank{rank}",
-        storage=None if storage is None else storage.secret_record(),
-    )
+    def import_it() -> None:
+        with suppress(Exception):
+            importlib.import_module(module)
 
-
-def _open(
-    config: BatchStreamConfig, request: LoaderRequest, start: StreamStart, progress: Progress | None
-) -> BatchStream:
-    loader = start_loader(request, progress=progress)
-    known = replace(request, known_sources=[source.to_record() for source in loader.sources], expected_sources=None)
-    return BatchStream(
-        config=config,
-        job=request.job,
-        loader=loader,
-        restart=lambda _is_given_up: start_loader(known),
-        rank=request.ranks[0],
-        world_size=request.world_size,
-        start=start,
-        is_fresh=request.expected_sources is None,
-    )
+    if module not in sys.modules:
+        thread = threading.Thread(target=import_it, name="o41td-import")
+        thread.start()
+        thread.join()
 
 
 def _listed(exclude: object) -> object:
@@ -191,7 +164,12 @@ def refuse_other_config(config: object) -> None:
         )
 
 
-def _refuse_other_storage(storage: object) -> None:
+def refuse_other_storage(storage: object) -> None:
+    """Refuses what is no storage.
+
+    Raises:
+        ConfigError: Its value is not shown, as it may be secret.
+    """
     if not isinstance(storage, StorageConfig | None):
         problem = f"a {type(storage).__name__} is not a StorageConfig"  # its values may be secret
         raise ConfigError("this storage does not make sense", problems=[("storage", problem)])

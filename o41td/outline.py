@@ -14,16 +14,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from o41td.checkpoint import Checkpoint, is_checkpoint_file
-from o41td.checkpointing import cursor_of, refuse_order_version
+from o41td.checkpoint import Checkpoint, is_checkpoint_file, refuse_order_version
+from o41td.checkpointing import cursor_of
 from o41td.config import BatchStreamConfig, StorageConfig
+from o41td.coordinator_process import Progress
 from o41td.cursor import Cursor, Run
 from o41td.index import SourceIndex
 from o41td.job import StreamJob, job_of
-from o41td.opening import refuse_other_config, request_of, request_to_resume
+from o41td.opening import refuse_other_config, refuse_other_storage
 from o41td.order_lookup import OrderLookup
 from o41td.path_argument import path_text
-from o41td.service import Progress, plan_loader
+from o41td.service import plan_loader
+from o41td.stream_opening import request_of, request_to_resume
 
 __all__ = ["Outline", "read_outline"]
 
@@ -126,6 +128,7 @@ def read_outline(
     Raises:
         O41Error: As `open_batch_stream` and `resume_batch_stream`.
     """
+    refuse_other_storage(storage)
     if isinstance(given, str | os.PathLike):
         path = path_text(given)
         given = Checkpoint.load(path) if is_checkpoint_file(path) else BatchStreamConfig.load(path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from o41td.config import BatchStreamConfig, StorageConfig
+from o41td.coordinator_process import Progress
 from o41td.curriculum import epoch_batches, last_batch_of, mix_error_rows
 from o41td.exclusions import NOTHING_EXCLUDED
 from o41td.index import SourceIndex
 from o41td.order.stage import StageOrder
 from o41td.outline import Outline, read_outline
 from o41td.rank_info import check_rank
-from o41td.service import Progress
 
 __all__ = ["plan", "plan_of"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.errors import ConfigError
-from o41td.fields import NUMPY_DTYPES, FieldPlan
+from o41td.fields import DTYPES, FieldPlan
 from o41td.projection import ProjectionPlan, plan_projection
 from o41td.workers.project import Projector
 
@@ -47,7 +47,7 @@ def project(config: BatchStreamConfig, rows: Any, *, stage: int = 0, source: int
             raise ConfigError(f"source {name!r} is a chain of nodes, and a document holds no code")
         rows = chosen.chain.forward(rows)
     fields = config.field_plans(stage, source)
-    arrays = {field.name: np.empty((rows.num_rows, *field.shape), NUMPY_DTYPES[field.dtype]) for field in fields}
+    arrays = {field.name: np.empty((rows.num_rows, *field.shape), DTYPES[field.dtype]) for field in fields}
     Projector(_plan_of(rows.schema, fields, name)).write(rows, arrays, source=name)
     return arrays
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from o41td.errors import SchemaError
-from o41td.fields import SOURCE_DTYPES, FieldPlan
+from o41td.fields import SOURCE_DTYPES, FieldPlan, value_bytes
 
 __all__ = [
     "PACKED_KEY",
@@ -240,7 +240,7 @@ def _width_problem(leaf_type: Any, field: FieldPlan, axes: str) -> str | None:
     """Why no packed value of a fixed number of bytes can give the field, or None."""
     if not pa.types.is_fixed_size_binary(leaf_type):
         return None
-    num_bytes, size = leaf_type.byte_width, SOURCE_DTYPES[field.source_dtype or "i32"].itemsize
+    num_bytes, size = leaf_type.byte_width, value_bytes(field.source_dtype or "i32")
     if num_bytes % size:
         return f"whose {num_bytes} bytes are no whole number of {field.source_dtype} values of {size} bytes"
     if not field.shape:

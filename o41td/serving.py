@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from o41td.config import BatchStreamConfig, StorageConfig
+from o41td.coordinator_process import Progress
 from o41td.errors import ConfigError, CoordinatorError, error_from_record
 from o41td.job import job_of
 from o41td.joining import served_loader
 from o41td.rank_info import check_rank
 from o41td.runtime_folder import NameTaken, claimed_name
-from o41td.service import Loader, LoaderRequest, Progress, start_loader
+from o41td.service import Loader, LoaderRequest, start_loader
 from o41td.workers.channel import ChannelClosed
 from o41td.workers.messages import LoaderFailed, LoaderNotice, StatsRequest
 

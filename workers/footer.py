@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from o41td.errors import CorruptDataError
-from o41td.fields import SOURCE_DTYPES, FieldPlan
+from o41td.fields import FieldPlan, value_bytes
 from o41td.projection import FieldProjection, PlanMemory, ProjectionPlan
 from o41td.workers.messages import FooterRead
 from o41td.workers.shard_file import (
@@ -217,7 +217,7 @@ def _packed_row_bytes(item: FieldProjection) -> int:
     """What a row that fills the field packs, where the type does not say it: pages may say nothing of it either."""
     if pa.types.is_fixed_size_binary(item.leaf_type):
         return 0
-    return math.prod(item.field.shape) * SOURCE_DTYPES[item.field.source_dtype or "i32"].itemsize
+    return math.prod(item.field.shape) * value_bytes(item.field.source_dtype or "i32")
 
 
 def _row_groups_of(

@@ -156,7 +156,7 @@ class _ColumnWriter:
         self._item = item
         self._field = item.field
         self._target = item.field.numpy_dtype
-        self._packed = SOURCE_DTYPES[item.field.source_dtype or "i32"] if item.kind == "packed" else None
+        self._packed = np.dtype(SOURCE_DTYPES[item.field.source_dtype or "i32"]) if item.kind == "packed" else None
         self._flags = self._packed is not None and self._packed.kind == "b"
         self._conversion: Conversion | None = None
         is_plain = item.kind == "values" and not item.field.shape and not item.path

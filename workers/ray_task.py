@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from o41td.fields import NUMPY_DTYPES, FieldPlan
+from o41td.fields import DTYPES, FieldPlan
 from o41td.workers.block_decoder import BlockDecoder
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
 from o41td.workers.piece import SourceFormat
@@ -41,8 +41,7 @@ class _Decoding:
         self._remote = None if setup.storage is None else RemoteWork(setup.storage, tell=lambda _message: None)
         fields: dict[str, FieldPlan] = {field.name: field for source in setup.sources for field in source.fields}
         self.arrays: dict[str, NDArray[Any]] = {
-            name: np.zeros((setup.block_rows, *field.shape), NUMPY_DTYPES[field.dtype])
-            for name, field in fields.items()
+            name: np.zeros((setup.block_rows, *field.shape), DTYPES[field.dtype]) for name, field in fields.items()
         }
         self._decoder = BlockDecoder(
             self.arrays,

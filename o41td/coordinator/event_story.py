@@ -50,7 +50,7 @@ def _brief(event: Event) -> str:
         case RankAttached():
             about = f"rank {event.rank}, generation {event.generation}"
         case BatchesWereGathered():
-            about = f"rank {event.rank}, generation {event.generation}: {event.count}"
+            about = f"rank {event.rank}, generation {event.generation}: {event.gathered}"
         case RankLeft():
             about = f"rank {event.rank}"
         case BlockWasDecoded() | BlockWasRefused() | PieceWasBegun():

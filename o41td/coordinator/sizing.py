@@ -24,7 +24,7 @@ import numpy as np
 from o41td.coordinator.blocks import GROUP_BLOCKS
 from o41td.coordinator.resident import num_resident_blocks
 from o41td.encodings import holds_records
-from o41td.fields import NUMPY_DTYPES, FieldPlan, field_bytes
+from o41td.fields import DTYPES, FieldPlan, field_bytes
 from o41td.index import SourceIndex, is_remote_source
 from o41td.job import StageJob, StreamJob
 from o41td.listing import is_local
@@ -183,7 +183,7 @@ def _without_room_for_nothing(job: StreamJob, sources: Sequence[Sequence[SourceI
 
 
 def _regions_of(fields: Sequence[FieldPlan]) -> list[tuple[str, str, tuple[int, ...]]]:
-    return [(field.name, NUMPY_DTYPES[field.dtype].str, field.shape) for field in fields]
+    return [(field.name, DTYPES[field.dtype], field.shape) for field in fields]
 
 
 def _window_batches(job: StreamJob, stage: StageJob) -> int:

@@ -202,11 +202,13 @@ class LoaderState:
         rank = self.ranks.get(event.rank)
         if rank is None or rank.generation != event.generation:
             return  # a message that crossed a reposition
-        assert rank.num_gathered <= event.count <= rank.num_sent, f"gathered {event.count} of {rank.num_sent} sent"
-        for _ in range(event.count - rank.num_gathered):
+        assert rank.num_gathered <= event.gathered <= rank.num_sent, (
+            f"gathered {event.gathered} of {rank.num_sent} sent"
+        )
+        for _ in range(event.gathered - rank.num_gathered):
             for handle in rank.sent.popleft().closes:
                 self.release_claim(handle)
-        rank.num_gathered = event.count
+        rank.num_gathered = event.gathered
 
     def _worker_exited(self, event: WorkerExited) -> None:
         worker = self.workers[event.worker]

@@ -13,6 +13,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from o41td.order_version import ORDER_VERSION
+
 __all__ = [
     "ORDER_VERSION",
     "Purpose",
@@ -25,9 +27,6 @@ __all__ = [
     "mix_in_place",
     "stream_key",
 ]
-
-ORDER_VERSION = 1
-"""Version of the order; in every checkpoint."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

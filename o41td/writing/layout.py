@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from o41td.errors import ConfigError
-from o41td.fields import SOURCE_DTYPES
+from o41td.fields import value_bytes
 from o41td.projection import PACKED_KEY
 from o41td.writing.packed_lists import ListFacts, pack_lists, packed_dtype_of
 
@@ -171,7 +171,7 @@ def _unencoded(member: Any, layout: Layout, has_nulls: bool, facts: ListFacts | 
         return ColumnLayout(field=field_here)
     metadata = {**(member.metadata or {}), PACKED_KEY: dtype.encode()}
     length = facts.length or None
-    kind = pa.binary(length * SOURCE_DTYPES[dtype].itemsize) if length else pa.binary()
+    kind = pa.binary(length * value_bytes(dtype)) if length else pa.binary()
     return ColumnLayout(
         field=pa.field(member.name, kind, has_nulls, metadata), packed=dtype, length=length, encoding="PLAIN"
     )

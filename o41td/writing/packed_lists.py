@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from o41td.fields import SOURCE_DTYPES
+from o41td.fields import SOURCE_DTYPES, value_bytes
 from o41td.projection import PACKED_KEY
 
 __all__ = ["ListFacts", "is_flat_list", "list_facts_of", "pack_lists", "packed_dtype_of", "unpack_lists", "unpacked"]
 
-_DTYPE_NAMES = {dtype: name for name, dtype in SOURCE_DTYPES.items()}
+_DTYPE_NAMES = {np.dtype(dtype): name for name, dtype in SOURCE_DTYPES.items()}
 _NARROW_FIRST = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64")
 
 
@@ -104,9 +104,9 @@ def packed_dtype_of(list_type: Any, facts: ListFacts) -> str | None:
     if facts.low is None or facts.high is None:
         return _DTYPE_NAMES[own]
     for name in _NARROW_FIRST:
-        limits = np.iinfo(SOURCE_DTYPES[name])
+        limits = np.iinfo(np.dtype(SOURCE_DTYPES[name]))
         if limits.min <= facts.low and facts.high <= limits.max:
-            return name if SOURCE_DTYPES[name].itemsize < own.itemsize else _DTYPE_NAMES[own]
+            return name if value_bytes(name) < own.itemsize else _DTYPE_NAMES[own]
     raise AssertionError("every integer that Arrow holds fits one of eight dtypes")
 
 
@@ -118,7 +118,7 @@ def pack_lists(column: Any, dtype: str, length: int | None) -> Any:
         dtype: What `packed_dtype_of` said.
         length: What `ListFacts.length` said of all lists, this array's and others'.
     """
-    numbers = SOURCE_DTYPES[dtype]
+    numbers = np.dtype(SOURCE_DTYPES[dtype])
     values = column.flatten()
     flat = np.ascontiguousarray(values.to_numpy(zero_copy_only=False).astype(numbers, copy=False))
     data = pa.py_buffer(flat)
@@ -136,7 +136,7 @@ def pack_lists(column: Any, dtype: str, length: int | None) -> Any:
 
 def unpack_lists(column: Any, dtype: str) -> Any:
     """Returns packed lists as lists again, of the dtype that they were packed in."""
-    numbers = SOURCE_DTYPES[dtype]
+    numbers = np.dtype(SOURCE_DTYPES[dtype])
     as_large = column.cast(pa.large_binary())
     buffers = as_large.buffers()
     ends = np.frombuffer(buffers[1], np.int64, len(as_large) + 1, as_large.offset * 8)

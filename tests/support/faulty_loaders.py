@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from o41td.coordinator.block_table import Block, BlockState
@@ -87,8 +86,8 @@ class BelievesLateMessages(LoaderState):
     def _gathered(self, event: BatchesWereGathered) -> None:
         rank = self.ranks.get(event.rank)
         if rank is not None:
-            count = max(rank.num_gathered, min(event.count, rank.num_sent))
-            event = replace(event, generation=rank.generation, count=count)
+            count = max(rank.num_gathered, min(event.gathered, rank.num_sent))
+            event = event._replace(generation=rank.generation, gathered=count)
         super()._gathered(event)
 
 

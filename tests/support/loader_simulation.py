@@ -369,5 +369,5 @@ class Simulation:
         event = luck.choice(self._late)
         served = self._state.ranks.get(event.rank)
         if served is None or event.generation < served.generation:
-            self._note(f"rank {event.rank} told of {event.count} in generation {event.generation}")
+            self._note(f"rank {event.rank} told of {event.gathered} in generation {event.generation}")
             self._tell(event)

@@ -478,11 +478,10 @@ def test_configs_are_frozen_and_picklable():
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_config_imports_neither_pyarrow_nor_parsers():
-    """The trainer's import of the config stays light."""
-    code = (
-        "import sys, o41td.config as c; print([m for m in ('pyarrow','yaml','tomllib','fsspec') if m in sys.modules])"
-    )
+def test_what_is_imported_before_a_loader_starts_is_light():
+    """A config, and what opens a stream of it, bring no pyarrow, no parsers, and no NumPy until the loader starts."""
+    heavy = "('numpy', 'pyarrow', 'yaml', 'tomllib', 'fsspec')"
+    code = f"import sys, o41td.config, o41td.opening; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

@@ -6,7 +6,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from o41td.fields import NUMPY_DTYPES, SOURCE_DTYPES, FieldPlan, field_bytes, fill_value_of
+from o41td.fields import DTYPES, SOURCE_DTYPES, FieldPlan, field_bytes, fill_value_of, value_bytes
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,11 @@ def test_a_plan_crosses_a_socket():
 
 def test_dtypes_are_little_endian():
     """Every dtype has the byte order that the arena and packed columns have."""
-    assert [dtype.itemsize for dtype in NUMPY_DTYPES.values()] == [4, 8, 4, 8, 1]
-    for dtype in (*NUMPY_DTYPES.values(), *SOURCE_DTYPES.values()):
-        assert dtype == dtype.newbyteorder("<")
+    assert [value_bytes(name) for name in DTYPES] == [4, 8, 4, 8, 1]
+    for name, dtype in (DTYPES | SOURCE_DTYPES).items():
+        assert np.dtype(dtype) == np.dtype(dtype).newbyteorder("<")
+        assert np.dtype(dtype).str == dtype
+        assert np.dtype(dtype).itemsize == value_bytes(name)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,6 @@
+"""The version of the order, apart from the order itself: who only compares it need not import NumPy."""
+
+__all__ = ["ORDER_VERSION"]
+
+ORDER_VERSION = 1
+"""Version of the order; in every checkpoint."""
