@@ -63,6 +63,7 @@ class LoaderSize:
 
     layout: ArenaLayout
     bound: MemoryBound
+    limit_bytes: int
     resident: tuple[frozenset[int], ...]
     window_batches: tuple[int, ...]
     ahead_rows: int
@@ -167,6 +168,7 @@ def size_loader(
     return LoaderSize(
         layout=plan_arena(_regions_of(fields), num_slots=bound.shape.num_slots, block_rows=block_rows),
         bound=bound,
+        limit_bytes=limit_bytes,
         resident=tuple(resident),
         window_batches=tuple(_window_batches(job, stage) for stage in job.stages),
         ahead_rows=bound.shape.ahead_rows,

@@ -46,7 +46,7 @@ COORDINATOR_POINTS = {
     "starting": "start",
     "fetching": "return.TaskDesk.next_for",
     "slot begun": "return.WorkerCrew.give",
-    "slot committed": "call.LoaderServer._send_batches",
+    "slot committed": "call.ServingPhase._send_batches",
     "stopping": "call.WorkerPool.end_all",
 }
 TRAINER_POINTS = {

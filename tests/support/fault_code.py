@@ -25,7 +25,7 @@ POINTS = {
     "BatchStream.next",
     "Channel.send",
     "Gatherer._gather_next",
-    "LoaderServer._send_batches",
+    "ServingPhase._send_batches",
     "ShardReader.read_rows",
     "TaskDesk.next_for",
     "WorkerCrew.give",
