@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from o41td.errors import CoordinatorError, error_from_record
+from o41td.error_records import error_from_record
+from o41td.errors import CoordinatorError
 from o41td.workers.channel import Channel, ChannelClosed, NotOurProtocol
 from o41td.workers.messages import LoaderFailed, LoaderNotice, Message, OpenLoader, OpenProgress
 from o41td.workers.supervisor import ChildLog, describe_exit, reap_orphans, start_child

@@ -3,8 +3,7 @@
 A message is one paragraph built from the fields: what went wrong, where, and what to do. Some classes also inherit the
 builtin that a user would catch (`FileNotFoundError`, `ValueError`, `MemoryError`, `OSError`).
 
-Errors cross process borders as plain records (`error_to_record`, `error_from_record`), never as pickles, so a peer can
-at worst make us raise one of the classes below.
+Errors cross process borders as plain records (`error_records`), never as pickles.
 
     O41Error
     ├─ ConfigError (ValueError)              what the user typed does not make sense
@@ -30,7 +29,6 @@ at worst make us raise one of the classes below.
 import errno
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Self
@@ -57,8 +55,7 @@ __all__ = [
     "StreamClosedError",
     "ValueRefusedError",
     "WorkerCrashError",
-    "error_from_record",
-    "error_to_record",
+    "rebuilt_error",
 ]
 
 
@@ -101,7 +98,7 @@ class O41Error(Exception):
         return self.paragraph()
 
     def __reduce__(self) -> tuple[Callable[..., "O41Error"], tuple[Any, ...]]:
-        return _rebuilt, (type(self), self.fields(), tuple(getattr(self, "__notes__", ())))
+        return rebuilt_error, (type(self), self.fields(), tuple(getattr(self, "__notes__", ())))
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
@@ -297,7 +294,7 @@ class NodeError(DataError):
         return super().from_fields(fields)
 
     def __reduce__(self) -> tuple[Callable[..., "O41Error"], tuple[Any, ...]]:
-        return _rebuilt, (NodeError, self.fields(), tuple(getattr(self, "__notes__", ())))
+        return rebuilt_error, (NodeError, self.fields(), tuple(getattr(self, "__notes__", ())))
 
 
 class BadDataBudgetError(DataError):
@@ -493,72 +490,7 @@ class StreamClosedError(O41Error):
         super().__init__(detail, where=where, advice=advice)
 
 
-_CLASSES: dict[str, type[O41Error]] = {
-    cls.__name__: cls
-    for cls in (
-        O41Error,
-        ConfigError,
-        DataError,
-        MissingShardError,
-        BadDataBudgetError,
-        CorruptDataError,
-        ChangedDataError,
-        SchemaError,
-        ValueRefusedError,
-        NodeError,
-        WorkerCrashError,
-        CheckpointError,
-        MemoryBoundError,
-        SharedMemoryError,
-        StorageError,
-        CoordinatorError,
-        DatasetConflictError,
-        ConnectError,
-        StreamClosedError,
-    )
-}
-
-
-def error_to_record(error: BaseException) -> dict[str, Any]:
-    """Turns an error into a plain record (str, int, list, dict, None) for a socket.
-
-    An exception that is not ours is a bug of ours: it becomes an `O41Error` with its traceback as a note.
-
-    Args:
-        error: The error.
-
-    Returns:
-        `{"kind", "fields", "notes"}`, ready for msgpack or JSON.
-    """
-    notes = [str(note) for note in getattr(error, "__notes__", ())]
-    if isinstance(error, O41Error):
-        kind = next(cls.__name__ for cls in type(error).__mro__ if _CLASSES.get(cls.__name__) is cls)
-        return {"kind": kind, "fields": error.fields(), "notes": notes}
-    story = "".join(traceback.format_exception(error)).rstrip()
-    unexpected = O41Error(
-        f"unexpected {type(error).__name__} inside the loader: {error}",
-        advice="Please report it with the traceback in this error's notes",
-    )
-    return {"kind": "O41Error", "fields": unexpected.fields(), "notes": [*notes, f"Traceback in the loader:\n{story}"]}
-
-
-def error_from_record(record: Mapping[str, Any]) -> O41Error:
-    """Builds the error that `error_to_record` described.
-
-    Args:
-        record: The record. A kind that this version does not know becomes an `O41Error`, and so does what is no such
-            record: whoever reads it is about to tell of a failure, and must not fail itself.
-
-    Returns:
-        The error, not raised.
-    """
-    try:
-        return _rebuilt(_CLASSES.get(record["kind"], O41Error), record["fields"], record.get("notes", ()))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return O41Error("a process of the loader told of an error in a way that cannot be read")
-
-
-def _rebuilt(cls: type[O41Error], fields: Mapping[str, Any], notes: Iterable[str]) -> O41Error:
+def rebuilt_error(cls: type[O41Error], fields: Mapping[str, Any], notes: Iterable[str]) -> O41Error:
     """The error of a class from its fields; also what unpickling calls."""
     error = cls.from_fields(fields)
     for note in notes:

@@ -25,7 +25,8 @@ import numpy as np
 from o41td.assembler import GIVE_UP_ON_LOOP_S, AnnouncedBatch, Assembler
 from o41td.batch_buffers import BatchBuffers
 from o41td.doorbell import Doorbell
-from o41td.errors import CoordinatorError, O41Error, error_from_record
+from o41td.error_records import error_from_record
+from o41td.errors import CoordinatorError, O41Error
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.joining import JoinedLoader
 from o41td.service import Loader

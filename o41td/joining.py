@@ -20,7 +20,8 @@ from typing import Any, ClassVar, TypeVar
 
 from o41td.coordinator_process import Progress
 from o41td.document_differences import differences_of
-from o41td.errors import ConnectError, StreamClosedError, error_from_record
+from o41td.error_records import error_from_record
+from o41td.errors import ConnectError, StreamClosedError
 from o41td.index import SourceIndex
 from o41td.job import FREE_TO_CHANGE, StreamJob
 from o41td.runtime_folder import LoaderEntry, listed_loaders

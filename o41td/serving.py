@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.coordinator_process import Progress
-from o41td.errors import ConfigError, CoordinatorError, error_from_record
+from o41td.error_records import error_from_record
+from o41td.errors import ConfigError, CoordinatorError
 from o41td.job import job_of
 from o41td.joining import served_loader
 from o41td.rank_info import check_rank

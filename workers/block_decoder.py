@@ -20,7 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from o41td.encodings import PARQUET, holds_records
-from o41td.errors import DataError, O41Error, error_to_record
+from o41td.error_records import error_to_record
+from o41td.errors import DataError, O41Error
 from o41td.order.leaving import LeavingOrder
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
 from o41td.workers.parquet import ReaderPool, ShardReader

@@ -23,7 +23,8 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 
-from o41td.workers.messages import Message, decode_message, encode_message
+from o41td.workers.message_codec import decode_message, encode_message
+from o41td.workers.messages import Message
 
 __all__ = ["Channel", "ChannelClosed", "NotOurProtocol", "channel_pair", "peer_pid", "peer_uid"]
 

@@ -19,7 +19,8 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from o41td.errors import WorkerCrashError, error_to_record
+from o41td.error_records import error_to_record
+from o41td.errors import WorkerCrashError
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
 from o41td.workers.piece import SourceFormat
 from o41td.workers.ray_task import DecoderSetup, decode_block

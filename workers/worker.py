@@ -22,7 +22,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from o41td.encodings import holds_records
-from o41td.errors import O41Error, error_to_record
+from o41td.error_records import error_to_record
+from o41td.errors import O41Error
 from o41td.fields import FieldPlan
 from o41td.job import SourceJob
 from o41td.listing import is_local
@@ -32,6 +33,7 @@ from o41td.shm.segment import MappedArena, map_arena
 from o41td.workers.block_decoder import BlockDecoder
 from o41td.workers.channel import Channel, ChannelClosed
 from o41td.workers.footer import ShardFooter, read_footer
+from o41td.workers.message_codec import carries_descriptor
 from o41td.workers.messages import (
     AttachArena,
     CacheUsed,
@@ -46,7 +48,6 @@ from o41td.workers.messages import (
     ResultsUsed,
     SourceResolved,
     WorkerReady,
-    carries_descriptor,
 )
 from o41td.workers.piece import Piece, SourceFormat
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from o41td.coordinator.block_table import Block
 from o41td.coordinator.events import DecodeInto
-from o41td.errors import WorkerCrashError, error_to_record
+from o41td.error_records import error_to_record
+from o41td.errors import WorkerCrashError
 from o41td.index import ShardEntry, SourceIndex
 from o41td.workers.messages import DecodeBlock
 

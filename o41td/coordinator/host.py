@@ -19,7 +19,8 @@ from o41td.coordinator.peer_loop import PeerLoop
 from o41td.coordinator.status_port import StatusPort
 from o41td.coordinator.worker_crew import WorkerCrew
 from o41td.coordinator.worker_pool import PooledWorker, WorkerPool
-from o41td.errors import ConnectError, CoordinatorError, error_to_record
+from o41td.error_records import error_to_record
+from o41td.errors import ConnectError, CoordinatorError
 from o41td.job import StreamJob
 from o41td.workers.channel import Channel, ChannelClosed
 from o41td.workers.messages import (

@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from o41td.coordinator.events import FoundBadRows
-from o41td.errors import error_from_record
+from o41td.error_records import error_from_record
 from o41td.index import SourceIndex
 
 __all__ = ["QuarantineFile"]

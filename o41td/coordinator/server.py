@@ -13,7 +13,8 @@ from o41td.coordinator.opening_phase import OpeningPhase
 from o41td.coordinator.serving_phase import ServingPhase
 from o41td.coordinator.sizing import LoaderSize, size_loader
 from o41td.coordinator.worker_pool import WorkerPool
-from o41td.errors import O41Error, error_to_record
+from o41td.error_records import error_to_record
+from o41td.errors import O41Error
 from o41td.host_limits import host_limits, refuse_small_limits
 from o41td.host_memory import default_memory_limit_bytes
 from o41td.index import SourceIndex

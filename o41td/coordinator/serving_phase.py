@@ -42,7 +42,7 @@ from o41td.coordinator.sizing import LoaderSize
 from o41td.coordinator.stand_ins import StandIns
 from o41td.coordinator.state import LoaderState
 from o41td.coordinator.worker_pool import PooledWorker
-from o41td.errors import error_from_record
+from o41td.error_records import error_from_record
 from o41td.index import SourceIndex, is_remote_source
 from o41td.order.stage import StageOrder
 from o41td.order_lookup import order_of

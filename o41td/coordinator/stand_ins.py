@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from o41td.coordinator.block_table import Block
 from o41td.coordinator.blocks import BlockPiece
 from o41td.coordinator.events import BadRows, FoundBadRows
-from o41td.errors import BadDataBudgetError, error_from_record, error_to_record
+from o41td.error_records import error_from_record, error_to_record
+from o41td.errors import BadDataBudgetError
 from o41td.index import SourceIndex
 from o41td.order import Purpose, hash_counters, stream_key
 

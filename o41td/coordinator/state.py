@@ -57,7 +57,8 @@ from o41td.coordinator.invariants import check_invariants
 from o41td.coordinator.rank_state import RankState
 from o41td.coordinator.stand_ins import StandIns
 from o41td.coordinator.worker_state import WorkerState
-from o41td.errors import MemoryBoundError, error_to_record
+from o41td.error_records import error_to_record
+from o41td.errors import MemoryBoundError
 from o41td.shm.slots import SlotPool
 
 __all__ = ["LoaderState"]

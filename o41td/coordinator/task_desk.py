@@ -12,7 +12,8 @@ from typing import ClassVar, Generic, TypeVar
 
 from o41td.coordinator.opening import IndexReading
 from o41td.encodings import holds_records
-from o41td.errors import CorruptDataError, O41Error, StorageError, error_from_record
+from o41td.error_records import error_from_record
+from o41td.errors import CorruptDataError, O41Error, StorageError
 from o41td.job import SourceJob
 from o41td.listing import is_local
 from o41td.source_shards import SourceShards

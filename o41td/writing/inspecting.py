@@ -12,7 +12,8 @@ from typing import Any
 
 from o41td.config import BatchStreamConfig
 from o41td.config_file import read_document
-from o41td.errors import ConfigError, CorruptDataError, error_from_record
+from o41td.error_records import error_from_record
+from o41td.errors import ConfigError, CorruptDataError
 from o41td.fields import FieldPlan
 from o41td.job import SourceJob, job_of
 from o41td.manifest import Manifest, read_manifest

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from o41td.errors import CorruptDataError, O41Error, error_to_record
+from o41td.error_records import error_to_record
+from o41td.errors import CorruptDataError, O41Error
 from o41td.fields import FieldPlan
 from o41td.json_values import json_value
 from o41td.projection import PACKED_KEY

@@ -12,6 +12,7 @@ import pytest
 from loader_processes import figures_of, wait_until
 from o41td import CoordinatorError, open_batch_stream
 from o41td.runtime import list_loaders
+from o41td.workers.message_codec import encode_message
 from o41td.workers.messages import (
     BatchesReady,
     BlockDecoded,
@@ -20,7 +21,6 @@ from o41td.workers.messages import (
     Message,
     PieceBegun,
     StatsRequest,
-    encode_message,
 )
 from stream_reference import Reference, stage_of, stream_config
 

@@ -9,7 +9,8 @@ import subprocess
 from c_programs import SANITIZERS, SUPPORT, compiled
 from golden_frames import FRAMES, payload_of
 from golden_server import golden_server
-from o41td.workers.messages import BatchesGathered, LoaderJoined, decode_message, encode_message
+from o41td.workers.message_codec import decode_message, encode_message
+from o41td.workers.messages import BatchesGathered, LoaderJoined
 
 HEARD = [name for name, (sender, _frame) in FRAMES.items() if sender == "<"]
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from message_samples import MESSAGES, spoilt, wire_values
 from o41td.workers.channel import Channel, ChannelClosed
+from o41td.workers.message_codec import decode_message, encode_message
 from o41td.workers.messages import (
     MESSAGE_TYPES,
     AttachArena,
@@ -33,8 +34,6 @@ from o41td.workers.messages import (
     ReadFooter,
     StatsReply,
     StatsRequest,
-    decode_message,
-    encode_message,
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from o41td.errors import error_from_record
+from o41td.error_records import error_from_record
 from o41td.fields import FieldPlan
 from o41td.order.leaving import LeavingOrder
 from o41td.workers.block_cache import BlockCache

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from o41td.workers.channel import Channel, ChannelClosed, channel_pair
+from o41td.workers.message_codec import carries_descriptor, decode_message, encode_message
 from o41td.workers.messages import (
     MESSAGE_TYPES,
     AttachArena,
@@ -17,9 +18,6 @@ from o41td.workers.messages import (
     StatsReply,
     StatsRequest,
     WorkerReady,
-    carries_descriptor,
-    decode_message,
-    encode_message,
 )
 
 BURST = BatchesReady(3, 0, [1, 2], [4, 4], [2**64 - 1, 0], [True, False], bytes(64))

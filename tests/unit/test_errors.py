@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from o41td import errors
+from o41td.error_records import error_from_record, error_to_record
 from o41td.errors import (
     BadDataBudgetError,
     ChangedDataError,
@@ -30,8 +31,6 @@ from o41td.errors import (
     StreamClosedError,
     ValueRefusedError,
     WorkerCrashError,
-    error_from_record,
-    error_to_record,
 )
 
 PLACE = {"source": "web", "shard": "/d/a.parquet", "row_group": 3, "row": 17, "column": "ids"}

@@ -16,6 +16,7 @@ from o41td.job import FREE_TO_CHANGE, StreamJob
 from o41td.order import ORDER_VERSION
 from o41td.shm.layout import ArenaLayout
 from o41td.workers.channel import Channel
+from o41td.workers.message_codec import decode_message, encode_message
 from o41td.workers.messages import (
     CONSUMER_TYPES,
     MESSAGE_TYPES,
@@ -33,8 +34,6 @@ from o41td.workers.messages import (
     StatsRequest,
     StreamEnded,
     StreamFailed,
-    decode_message,
-    encode_message,
 )
 
 HEADER = (Path(o41td.get_include()) / "o41td.h").read_text(encoding="ascii")

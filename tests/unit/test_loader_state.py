@@ -31,7 +31,8 @@ from o41td.coordinator.events import (
     WorkerWaited,
 )
 from o41td.coordinator.state import LoaderState
-from o41td.errors import MemoryBoundError, error_from_record
+from o41td.error_records import error_from_record
+from o41td.errors import MemoryBoundError
 
 BLOCK_ROWS = 10
 

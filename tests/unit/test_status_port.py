@@ -17,7 +17,8 @@ import pytest
 from o41td import runtime_folder
 from o41td.coordinator.status_port import StatusPort
 from o41td.workers.channel import Channel, ChannelClosed
-from o41td.workers.messages import JoinLoader, StatsReply, StatsRequest, WorkerReady, encode_message
+from o41td.workers.message_codec import encode_message
+from o41td.workers.messages import JoinLoader, StatsReply, StatsRequest, WorkerReady
 
 
 class Port:
