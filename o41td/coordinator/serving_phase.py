@@ -107,9 +107,6 @@ class ServingPhase:
             crash_error=self._addresses.crash_error,
             stand_ins=stand_ins,
             num_ranks=len(host.request.ranks),
-            fetched_sources={
-                (each.stage, each.source) for stage in sources for each in stage if is_remote_source(each)
-            },
         )
 
     def begin(self, opened: LoaderOpened) -> None:

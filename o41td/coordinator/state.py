@@ -22,7 +22,7 @@ rows are given up as if its data were bad, which in effect it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, assert_never
 
@@ -84,14 +84,12 @@ class LoaderState:
         crash_error: Callable[[Block, int, str, int | None], dict[str, Any]],
         stand_ins: StandIns | None = None,
         num_ranks: int = 1,
-        fetched_sources: Collection[tuple[int, int]] = (),
     ) -> None:
         """`window_batches` bounds batches sent and not gathered, `ahead_rows` what is planned beyond them to find work.
 
         `crash_error` words the error of a block's piece that kills its workers. `stand_ins` replaces rows that cannot
         be had; without, they are the end of the stream. `num_ranks` is how many ranks may be attached at once;
-        `num_slots` must be as many times the blocks of one batch. `fetched_sources` are the sources, as (stage,
-        source), of which a worker fetches all of a unit to decode a slice: slices wait for the worker that has it.
+        `num_slots` must be as many times the blocks of one batch.
         """
         self.table = table
         self.slots = SlotPool(num_slots)
@@ -107,7 +105,6 @@ class LoaderState:
         self._crash_error = crash_error
         self._stand_ins = stand_ins
         self._num_ranks = num_ranks
-        self._fetched_sources = fetched_sources
         self._now_s = 0.0
         self._num_served = 0
         self._instructions: list[Instruction] = []
@@ -473,19 +470,16 @@ class LoaderState:
         return first
 
     def _worker_for(self, block: Block, able: Sequence[WorkerState]) -> WorkerState | None:
-        """The worker that decoded the slice before, while its queue has room; else the one with the shortest queue.
+        """The worker with the shortest queue; for a slice the one that had the slice before, or None: it waits for it.
 
-        Where another would fetch the unit again, the slice waits (None).
+        Another would fetch and decode the unit again from its beginning, and be none the sooner.
         """
         piece = block.pieces[0]
         if piece.row_start:
             unit = (block.key.stage, block.key.source, piece.unit)
             for worker in self.workers.values():
                 if worker.last_unit == unit and worker.ready and not worker.stalled:
-                    if worker in able:
-                        return worker
-                    if unit[:2] in self._fetched_sources:
-                        return None
+                    return worker if worker in able else None
         return min(able, key=lambda worker: (len(worker.queue), worker.worker), default=None)
 
     def _make_room(self, need: tuple[int, int]) -> bool:

@@ -79,7 +79,7 @@ class ScriptedPlan:
 class Loader:
     """A state with its table; `tell` hands it an event, checks every invariant and returns what it asks for."""
 
-    def __init__(self, *, slots=8, workers=1, lookahead=2, window=4, num_ranks=1, fetched_sources=()):
+    def __init__(self, *, slots=8, workers=1, lookahead=2, window=4, num_ranks=1):
         self.table = BlockTable(BLOCK_ROWS)
         self.state = LoaderState(
             table=self.table,
@@ -95,7 +95,6 @@ class Loader:
                 "code": code,
             },
             num_ranks=num_ranks,
-            fetched_sources=fetched_sources,
         )
 
     def tell(self, event):
@@ -383,13 +382,13 @@ def test_messages_of_an_earlier_generation_count_for_nothing():
 
 
 def test_slices_of_a_unit_go_to_one_worker():
-    """The worker that had the slice before keeps its reader open, so the next slice is its, while it has room."""
+    """The worker that had the slice before keeps its reader open, so the next slice is its until it opens another."""
     loader = Loader(workers=2, lookahead=2)
     unit_of = {"a": (5, 0), "b": (6, 0), "c": (5, 10), "d": (6, 10)}
     loader.attach("abcd", unit_of=unit_of)
     loader.tell(WorkerBecameReady(1))
     instructions = loader.tell(WorkerBecameReady(0))
-    assert told(instructions) == ["decode c by 0", "decode d by 0"]
+    assert told(instructions) == ["decode c by 0"]  # worker 1 has left c's unit for d's
     loader = Loader(workers=2, lookahead=2)
     loader.tell(WorkerBecameReady(0))
     loader.tell(WorkerBecameReady(1))
@@ -401,16 +400,16 @@ def test_slices_of_a_unit_go_to_one_worker():
     ]
 
 
-def test_slices_of_what_is_fetched_wait_for_their_worker():
-    """Where a slice costs a fetch of its unit, another worker takes what comes behind, and never the last free slot."""
+def test_slices_wait_for_the_worker_that_has_their_unit():
+    """Another worker would decode the unit anew, so it takes what comes behind, and never the last free slot."""
     unit_of = {"a": (5, 0), "b": (5, 10), "c": (5, 20), "d": (6, 0), "e": (6, 10)}
     for slots, with_room in ((8, ["decode a by 0", "decode b by 0", "decode d by 1", "decode e by 1"]), (3, None)):
-        loader = Loader(slots=slots, workers=2, lookahead=2, fetched_sources={(0, 0)})
+        loader = Loader(slots=slots, workers=2, lookahead=2)
         loader.tell(WorkerBecameReady(0))
         loader.tell(WorkerBecameReady(1))
         assert told(loader.attach(*"abcde", unit_of=unit_of)) == (with_room or ["decode a by 0", "decode b by 0"])
         assert "decode c by 0" in told(loader.decoded("a"))
-    loader = Loader(workers=2, lookahead=1, fetched_sources={(0, 0)})
+    loader = Loader(workers=2, lookahead=1)
     loader.tell(WorkerBecameReady(0))
     loader.tell(WorkerBecameReady(1))
     assert told(loader.attach("abc", unit_of=unit_of)) == ["decode a by 0"]
