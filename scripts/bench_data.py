@@ -6,6 +6,7 @@ python -P scripts/bench_data.py FOLDER COLUMN,COLUMN SHARE/OF     reads every so
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["floor_of", "narrow", "tabular", "tokens", "wide", "write_shards"]
+__all__ = ["floor_of", "narrow", "put_table", "tabular", "tokens", "wide", "write_shards"]
 
 
 def tokens(rng: np.random.Generator, rows: int, first: int) -> pa.Table:
@@ -52,9 +53,15 @@ def write_shards(folder: Path, make: Any, *, shards: int, rows: int, row_group_r
         path = folder / f"{shard:03d}.parquet"
         if not path.exists():
             table = make(np.random.default_rng(shard), rows, shard * rows)
-            pq.write_table(table, folder / "partial", row_group_size=row_group_rows, compression="zstd")
-            (folder / "partial").rename(path)
+            put_table(table, path, row_group_size=row_group_rows)
     return folder
+
+
+def put_table(table: pa.Table, path: Path, *, row_group_size: int) -> None:
+    """Writes a shard that is there whole or not at all."""
+    partial = path.with_suffix(f".{os.getpid()}")
+    pq.write_table(table, partial, row_group_size=row_group_size, compression="zstd")
+    partial.rename(path)
 
 
 def floor_of(folder: Path, columns: Sequence[str], processes: int) -> dict[str, Any]:

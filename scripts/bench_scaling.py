@@ -100,8 +100,11 @@ def draw(drawn: dict[str, list[tuple[int, float, float]]], path: Path) -> None:
         at, streams, floors = zip(*values, strict=True)
         axes.plot(at, streams, marker="o", color=COLOURS[0], label="stream")
         axes.plot(at, floors, marker="s", color=COLOURS[1], label="bare pyarrow")
-        axes.set(xlabel=axis, xscale="linear" if axis == "workers" else "log", ylim=(0, None))
-        axes.yaxis.set_major_formatter(lambda value, _place: f"{value / 1e3:,.0f}k" if value else "0")
+        axes.set(xlabel=axis)
+        if axis != "workers":
+            axes.set(xscale="log", yscale="log")
+        else:
+            axes.set_ylim(0, None)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
     panels[0].set_ylabel("rows/s")

@@ -34,7 +34,7 @@ _TOKENS_BATCH = 32
 def write_small(folder: Path, num_rows: int) -> None:
     """Shards of a million rows of an int64 and eight int32 each."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+    from bench_data import put_table
 
     folder.mkdir(parents=True, exist_ok=True)
     for number, first in enumerate(range(0, num_rows, 1_000_000)):
@@ -44,14 +44,13 @@ def write_small(folder: Path, num_rows: int) -> None:
             values = pa.array(np.arange(8 * rows, dtype=np.int32))
             lists = pa.FixedSizeListArray.from_arrays(values, 8)
             table = pa.table({"id": np.arange(first, first + rows), "values": lists})
-            pq.write_table(table, folder / "partial", row_group_size=16384)
-            (folder / "partial").rename(path)
+            put_table(table, path, row_group_size=16384)
 
 
 def write_tokens(folder: Path) -> None:
     """Four shards of lists of 2 048 tokens below 50 000, in row groups of 1 024."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+    from bench_data import put_table
 
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
@@ -61,8 +60,7 @@ def write_tokens(folder: Path) -> None:
             rows = _TOKEN_ROWS // 4
             values = pa.array(rng.integers(0, 50_000, rows * _LENGTH, dtype=np.int32))
             lists = pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32) * _LENGTH, values)
-            pq.write_table(pa.table({"tokens": lists}), folder / "partial", row_group_size=1024, compression="zstd")
-            (folder / "partial").rename(path)
+            put_table(pa.table({"tokens": lists}), path, row_group_size=1024)
 
 
 def config_of(folder: Path, **changes: Any) -> Any:
@@ -150,15 +148,18 @@ def full_prefetch(folder: Path, num_batches: int, work_s: float) -> dict[str, An
     from o41td import open_batch_stream
 
     took: list[float] = []
+    cpu: list[float] = []
     with open_batch_stream(config_of(folder, infinite=True)) as stream:
         for _ in range(200):
             stream.next()
         for _ in range(num_batches):
             time.sleep(work_s)
-            begin = time.perf_counter()
+            begin, begin_cpu = time.perf_counter(), time.thread_time()
             stream.next()
+            cpu.append(time.thread_time() - begin_cpu)
             took.append(time.perf_counter() - begin)
-    return {"took": quantiles(took), "copy": quantiles(copy_s(4 * _LENGTH * _TOKENS_BATCH, 500))}
+    copied = copy_s(4 * _LENGTH * _TOKENS_BATCH, 500)
+    return {"took": quantiles(took), "cpu": quantiles(cpu), "copy": quantiles(copied)}
 
 
 def resident(folder: Path, epochs: int) -> dict[str, Any]:
@@ -223,7 +224,9 @@ def steady_tables(folder: Path, num_batches: int) -> Iterator[str]:
             firsts[path].append(apart("resume", str(path))["first_s"])
     start, end = (statistics.median(firsts[path]) for path in places)
     full = [apart("full", str(tokens), str(min(2000, num_batches // 100))) for _ in range(rounds)]
-    p50, p99 = (statistics.median(run["took"][which] for run in full) for which in (0, 1))
+    (p50, p99), (cpu50, cpu99) = (
+        [statistics.median(run[kind][which] for run in full) for which in (0, 1)] for kind in ("took", "cpu")
+    )
     copied = statistics.median(run["copy"][0] for run in full)
     runs = [apart("resident", str(tokens)) for _ in range(rounds)]
     first, second, later = (statistics.median(run["rates"][epoch] for run in runs) for epoch in (0, 1, -1))
@@ -236,6 +239,7 @@ def steady_tables(folder: Path, num_batches: int) -> Iterator[str]:
     yield "|---|---|---|"
     yield f"| `next()` with prefetch full, p50 | ≤ 60 µs + one copy ({copied:.0f} µs) | {p50:.0f} µs |"
     yield f"| the same, p99 | ≤ 5 × p50 | {p99:.0f} µs, {p99 / p50:.1f} × |"
+    yield f"| CPU of the thread in `next()`, p50 and p99 | | {cpu50:.0f} µs, {cpu99:.0f} µs: {cpu99 / cpu50:.1f} × |"
     yield f"| first batch after a resume at 95 % | ≤ 1.1 × that at 0 % | {is_late} |"
     yield f"| a source that stays decoded, second epoch, MB/s | ≥ 4 × the first | {second:,.0f}: {is_faster} |"
     yield f"| the same, of copies of the batches | ≥ 0.5 | {second / memcpy:.2f}; {later / memcpy:.2f} in the sixth |"

@@ -34,12 +34,12 @@ TROUBLES = (
     Trouble(name="none"),
     Trouble(name="1 fetch in 100 takes 1 s longer", one_in=100, delay_s=1),
     Trouble(name="1 in 100 takes 5 s longer", one_in=100, delay_s=5),
-    Trouble(name="1 in 1,000 takes 30 s longer", one_in=1000, delay_s=30),
+    Trouble(name="1 in 500 takes 20 s longer", one_in=500, delay_s=20),
     Trouble(name="one rank decodes 4 times as slowly", slow_ranks=1, slow_factor=4),
     Trouble(name="one rank decodes 12 times as slowly", slow_ranks=1, slow_factor=12),
 )
 SOME_SLOW = TROUBLES[2]
-LOOKAHEADS = (2, 4, 8, 16)
+LOOKAHEADS = (2, 8, 16, 32, 64)
 
 
 def own_bytes() -> int:
@@ -183,19 +183,21 @@ def plan_of_many_sources(num_units: int) -> Iterator[str]:
     yield from table(heads, rows)
 
 
+def ahead_s(fleet: Fleet) -> float:
+    """For how many seconds the blocks suffice that are decoded beyond the shuffle's window."""
+    shape = fleet.size().bound.shape
+    fill_rows = shape.fill_rows or shape.block_rows
+    slots = shape.num_slots - -(-fleet.buffer_rows // fill_rows) - 1
+    return slots * fill_rows / fleet.workload.batch_size * fleet.workload.step_s
+
+
 def waiting(fleet: Fleet, *, num_ranks: int, num_steps: int) -> Iterator[str]:
     """How much of their time ranks in step lose, by what goes wrong and by how far ahead is decoded."""
-    rows = []
+    fleets = [replace(fleet, lookahead=lookahead) for lookahead in LOOKAHEADS]
+    rows = [["slots beyond the shuffle window, in seconds of training", *[f"{ahead_s(each):.1f} s" for each in fleets]]]
     for trouble in TROUBLES:
         runs = [
-            RunInStep(
-                replace(fleet, lookahead=lookahead),
-                num_ranks=num_ranks,
-                num_steps=num_steps,
-                trouble=trouble,
-                pace=PACE,
-            )
-            for lookahead in LOOKAHEADS
+            RunInStep(each, num_ranks=num_ranks, num_steps=num_steps, trouble=trouble, pace=PACE) for each in fleets
         ]
         rows.append([trouble.name, *[f"{run.lost_share:.1%}" for run in runs]])
         print(rows[-1], file=sys.stderr, flush=True)
