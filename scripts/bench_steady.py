@@ -29,6 +29,7 @@ _SMALL_ROWS = 4
 _TOKEN_ROWS = 12288
 _LENGTH = 2048
 _TOKENS_BATCH = 32
+_BUFFERS = 5
 
 
 def write_small(folder: Path, num_rows: int) -> None:
@@ -82,13 +83,13 @@ def quantiles(seconds: Any) -> tuple[float, float]:
 
 
 def copy_s(num_bytes: int, times: int) -> list[float]:
-    """How long copies of so many bytes take that are in no cache."""
+    """How long copies take of so many bytes that are in no cache, into as many buffers by turns as a stream has."""
     source = np.ones(max(256 << 20, num_bytes) // num_bytes * num_bytes, np.uint8).reshape(-1, num_bytes)
-    target = np.empty(num_bytes, np.uint8)
+    targets = np.ones((_BUFFERS, num_bytes), np.uint8)
     took = []
     for number in range(times):
         begin = time.perf_counter()
-        np.copyto(target, source[number % len(source)])
+        np.copyto(targets[number % _BUFFERS], source[number % len(source)])
         took.append(time.perf_counter() - begin)
     return took
 
@@ -127,9 +128,8 @@ def growth(folder: Path, num_batches: int) -> Iterator[str]:
                 before = after
             rate = len(took) / (before - begin)
             p50, p99 = quantiles(took)
-            memory = [
-                f"{sum(map(resident_bytes, pids)) / 2**20:.1f}" for pids in ([os.getpid()], [coordinator], workers)
-            ]
+            each = [sum(map(resident_bytes, pids)) / 2**20 for pids in ([os.getpid()], [coordinator], workers)]
+            memory = " | ".join(f"{mib:.1f}" for mib in each)
             descriptors = [len(os.listdir(f"/proc/{pid}/fd")) for pid in (os.getpid(), coordinator, *workers)]
             named = " + ".join(map(str, descriptors))
             yield f"| {tenth + 1} | {rate:,.0f} | {p50:.1f} | {p99:.1f} | {memory} | {named} |"
