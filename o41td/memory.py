@@ -139,6 +139,9 @@ ANNOUNCED_ROW_BYTES = 48
 # Of a row that is planned and not announced yet, while its blocks are decoded: its block and its place in it. With 6
 # and 12 million rows planned, the coordinator held 28 and 24 bytes a row.
 PLANNED_ROW_BYTES = 32
+# Of a batch that is planned and not announced, beside its rows: its object, two arrays' headers, names of blocks. With
+# 200 000 batches of 4 rows and 780 000 of one, the coordinator held 430 and 490 bytes a batch, rows included.
+PLANNED_BATCH_BYTES = 512
 
 BATCHES_IN_HAND = 2
 """The batch a training step works on, and the one before it, which `for batch in stream` holds until it has the
@@ -152,6 +155,7 @@ SLOT_ADVISED_BYTES = 1 * MIB  # a refusal advises no smaller slots: messages wou
 WINDOW_EDGES_TARGET_BYTES = 256 * MIB
 MAX_UNITS_IN_BLOCK = 128
 MAX_ROWS_IN_BLOCK = 128 << 10
+MAX_BATCHES_IN_BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +171,8 @@ class LoaderShape:
         threads: Worker processes.
         forks: Whether the coordinator forks them, so that they share its pages.
         lookahead: Blocks in flight per worker.
-        batch_size: Rows in a batch.
+        batch_size: Rows in a batch, of the stage where they are most.
+        least_batch_size: Of the stage where they are fewest; None is `batch_size`.
         prefetch_batches: Batches assembled ahead, per rank.
         num_ranks: Ranks that the loader serves.
         ranks_a_window: Ranks that share each window, and its slots; each plans it for itself.
@@ -201,6 +206,7 @@ class LoaderShape:
     forks: bool = False
     lookahead: int
     batch_size: int
+    least_batch_size: int | None = None
     prefetch_batches: int
     num_ranks: int = 1
     ranks_a_window: int = 1
@@ -230,6 +236,12 @@ class LoaderShape:
         """Rows that may be planned for a rank beyond its announced batches, to find work for every worker."""
         rows = (self.threads * self.lookahead + 2) * self.block_rows + self.buffer_rows
         return rows if self.reach_rows is None else min(rows, self.reach_rows)
+
+    @property
+    def ahead_batches(self) -> int:
+        """Batches that these rows are at most."""
+        least = self.batch_size if self.least_batch_size is None else min(self.least_batch_size, self.batch_size)
+        return -(-self.ahead_rows // least)
 
     @property
     def fetched_bytes(self) -> int:
@@ -357,7 +369,7 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
             + shape.num_units * PLAN_UNIT_BYTES
             + sum(shape.window_rows) * shape.ranks_a_window * PLAN_WINDOW_ROW_BYTES
             + shape.announced_rows * shape.num_ranks * ANNOUNCED_ROW_BYTES
-            + shape.ahead_rows * shape.num_ranks * PLANNED_ROW_BYTES,
+            + shape.num_ranks * (shape.ahead_rows * PLANNED_ROW_BYTES + shape.ahead_batches * PLANNED_BATCH_BYTES),
             "processes": LIBRARIES_BYTES
             + (FORKING_COORDINATOR_BYTES if shape.forks else COORDINATOR_BYTES)
             + shape.threads * (FORKED_WORKER_BYTES if shape.forks else WORKER_BYTES)
@@ -435,13 +447,13 @@ def block_fill_rows(block_rows: int, unit_rows_typical: int) -> int:
     return block_rows // unit_rows_typical * unit_rows_typical
 
 
-def choose_block_rows(row_bytes: int, unit_rows_typical: int, num_windows: int) -> int:
+def choose_block_rows(row_bytes: int, unit_rows_typical: int, num_windows: int, batch_size: int) -> int:
     """Returns the rows of a slot, where the user has set none.
 
     A slot is about 8 MiB: enough to make a message per block cheap, little enough that the first batch need not wait
     for much. A typical unit fits whole (up to 16 MiB), or is cut into equal slices (4 to 8 MiB each); small units are
     packed whole, as many as come to 4 to 8 MiB, but at most 128, as each costs a read of its own. Narrow rows come to
-    131 072 at most: planning takes memory by the row, whatever its width.
+    131 072 at most, and to 4 096 batches: planning takes memory by the row and by the batch, whatever their width.
 
     Each window keeps its first and last block in part, so many windows would cost 16 MiB each: the target shrinks so
     that all edges come to 256 MiB, down to 64 KiB a slot. A row that is larger than all that has a slot of its own.
@@ -450,10 +462,11 @@ def choose_block_rows(row_bytes: int, unit_rows_typical: int, num_windows: int) 
         row_bytes: Bytes of one row over all fields.
         unit_rows_typical: Rows of a typical unit (the median by rows); 0 where nothing is known.
         num_windows: (lane, source) pairs that the loader serves at once.
+        batch_size: Rows in a batch, of the stage where they are fewest.
     """
     edges = WINDOW_EDGES_TARGET_BYTES // (2 * max(1, num_windows))
     target_rows = max(1, max(SLOT_MIN_BYTES, min(SLOT_TARGET_BYTES, edges)) // max(1, row_bytes))
-    target_rows = min(target_rows, MAX_ROWS_IN_BLOCK)
+    target_rows = min(target_rows, MAX_ROWS_IN_BLOCK, MAX_BATCHES_IN_BLOCK * batch_size)
     unit_rows = unit_rows_typical
     if unit_rows < 1:
         return target_rows

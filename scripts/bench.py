@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from o41td import StorageConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- begin: scripts/bench -->", "<!-- end: scripts/bench -->"
 BATCH_SIZES = {"tokens": 32, "docs": 32, "tabular": 4096, "images": 32}
 BUFFER_ROWS = 4096
+PHASES = ("fetch_cpu_s", "decode_cpu_s", "project_cpu_s", "gather_s")
+PHASES_NOTE = """\
+CPU, of all of the stream's. Decoding includes decompression, which Arrow does in the same calls; planning is what it
+takes by itself, messages all else of the coordinator's; gathering is the wall clock of the thread that does it."""
 
 
 def fields_of(workload: str) -> list[dict[str, Any]]:
@@ -58,46 +61,100 @@ def measure_stream(
     storage: StorageConfig | None = None,
 ) -> dict[str, Any]:
     """Streams a workload's shards, or `files` elsewhere, once in this process; returns figures, prints nothing."""
-    from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage, open_batch_stream
-
-    config = BatchStreamConfig(
-        fields=[ProjectedField(**field) for field in fields_of(workload)],
-        stages=[
-            Stage(
-                sources=[FileSource(files=files or [str(folder / pattern)])],
-                batch_size=BATCH_SIZES[workload],
-                shuffle=Shuffle(buffer_rows=BUFFER_ROWS),
-            )
-        ],
-        threads=threads,
-        seed=seed,
-        cache_dir=cache_dir,
+    return measure_config(
+        config_of(
+            files or [str(folder / pattern)],
+            fields_of(workload),
+            BATCH_SIZES[workload],
+            threads=threads,
+            seed=seed,
+            cache_dir=cache_dir,
+        ),
+        storage=storage,
     )
+
+
+def config_of(files: Sequence[str], fields: Sequence[dict[str, Any]], batch_size: int, **settings: Any) -> Any:
+    """A stream of one stage, shuffled."""
+    from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage
+
+    stage = Stage(
+        sources=[FileSource(files=list(files))], batch_size=batch_size, shuffle=Shuffle(buffer_rows=BUFFER_ROWS)
+    )
+    return BatchStreamConfig(fields=[ProjectedField(**field) for field in fields], stages=[stage], **settings)
+
+
+def measure_config(
+    config: Any, *, storage: StorageConfig | None = None, seconds: float | None = None
+) -> dict[str, Any]:
+    """Streams `config` once, or again and again for so many seconds, in this process."""
+    from o41td import open_batch_stream
+
     with open_batch_stream(config, storage=storage) as stream:
         first = stream.next()
         assert first is not None
         first_batch_s = time.clock_gettime(time.CLOCK_BOOTTIME) - process_started_s()
-        pids = stream.stats()
-        roles = {"trainer": [os.getpid()], "coordinator": [pids["coordinator"]["pid"]]}
-        roles["workers"] = [worker["pid"] for worker in pids["workers"]]
+        started = stream.stats()
+        roles = {"trainer": [os.getpid()], "coordinator": [started["coordinator"]["pid"]]}
+        roles["workers"] = [worker["pid"] for worker in started["workers"]]
         before = {role: cpu_s(processes) for role, processes in roles.items()}
         begin = time.perf_counter()
-        rows = 0
-        while (batch := stream.next()) is not None:
-            rows += batch.num_rows
+        rows = batches = 0
+        while True:
+            batch = stream.next()
+            if batch is not None:
+                rows += batch.num_rows
+                batches += 1
+            elif seconds is not None:
+                stream.seek(0)
+            else:
+                break
+            if seconds is not None and not batches % 16 and time.perf_counter() - begin > seconds:
+                break
         wall_s = time.perf_counter() - begin
         cpu = {role: cpu_s(processes) - before[role] for role, processes in roles.items()}
         figures = stream.stats()
     return {
         "rows": rows,
+        "batches": batches,
         "wall_s": wall_s,
         "rows_per_s": rows / wall_s,
         "cpu": cpu,
         "cpu_s": sum(cpu.values()),
+        "plan_cpu_s": None if seconds is not None else plan_cpu_s(config, storage, batches),
+        "phase_cpu_s": {name: figures[name] - started[name] for name in PHASES},
         "first_batch_s": first_batch_s,
         "decoded_bytes": figures["decoded_bytes"],
         **{name: figures[name] for name in ("fetch_s", "decode_s", "project_s", "wait_s", "cache", "storage")},
     }
+
+
+def plan_cpu_s(config: Any, storage: StorageConfig | None, num_batches: int) -> float:
+    """CPU seconds that planning so many batches takes by itself, as the coordinator plans them."""
+    from o41td.coordinator.block_table import BlockTable
+    from o41td.coordinator.rank_plan import RankPlan
+    from o41td.coordinator.sizing import size_loader
+    from o41td.outline import read_outline
+
+    outline = read_outline(config, storage=storage)
+    size = size_loader(outline.job, outline.lookup.sources, world_size=1, limit_bytes=1 << 50, forks=True)
+    block_rows = size.layout.block_rows
+    plan = RankPlan(
+        outline.lookup.order(0),
+        outline.lookup.sources[0],
+        stage=0,
+        position=0,
+        global_batch=0,
+        rank=0,
+        world_size=1,
+        block_rows=block_rows,
+        resident=frozenset(),
+        table=BlockTable(block_rows),
+    )
+    begin, planned = time.process_time(), 0
+    while planned < num_batches and (batches := plan.next_batches()):
+        planned += len(batches)
+    return time.process_time() - begin
 
 
 def process_started_s() -> float:
@@ -152,8 +209,10 @@ def table_of(results: dict[str, dict[str, list[dict[str, Any]]]], threads: int) 
     ]
     shares = [
         "",
-        "| workload | worker CPU | coordinator | trainer | decode of workers' time | project | fetch |",
-        "|---|---|---|---|---|---|---|",
+        PHASES_NOTE,
+        "",
+        "| workload | fetch | decode | project | workers' rest | plan | messages | gather | trainer's rest |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for workload, pair in results.items():
         floors, streams = pair["floor"], pair["stream"]
@@ -170,24 +229,50 @@ def table_of(results: dict[str, dict[str, list[dict[str, Any]]]], threads: int) 
             f"| {floor_gb:.2f} | {stream_gb:.2f} | {stream_gb / floor_gb:.2f} "
             f"| {statistics.median(s['first_batch_s'] for s in streams):.2f} |"
         )
-        total = statistics.median(s["cpu_s"] for s in streams)
-        share = {role: statistics.median(s["cpu"][role] for s in streams) / total for role in streams[0]["cpu"]}
-        phases = {name: statistics.median(s[name] for s in streams) for name in ("decode_s", "project_s", "fetch_s")}
-        busy = sum(phases.values())
-        shares.append(
-            f"| {workload} | {share['workers']:.0%} | {share['coordinator']:.1%} | {share['trainer']:.1%} "
-            f"| {phases['decode_s'] / busy:.0%} | {phases['project_s'] / busy:.0%} | {phases['fetch_s'] / busy:.1%} |"
-        )
+        parts = [phases_of(stream) for stream in streams]
+        cells = [statistics.median(part[name] / sum(part.values()) for part in parts) for name in parts[0]]
+        shares.append(f"| {workload} | {' | '.join(f'{cell:.1%}' for cell in cells)} |")
     return "\n".join([*lines, *shares])
 
 
-def write_report(table: str) -> None:
+def phases_of(stream: dict[str, Any]) -> dict[str, float]:
+    """CPU seconds of a stream by phase; together they are all of it, where no part was measured as too large."""
+    fetch, decode, project, gather = (stream["phase_cpu_s"][name] for name in PHASES)
+    cpu, plan = stream["cpu"], min(stream["plan_cpu_s"], stream["cpu"]["coordinator"])
+    return {
+        "fetch": fetch,
+        "decode": decode,
+        "project": project,
+        "workers": max(0.0, cpu["workers"] - fetch - decode - project),
+        "plan": plan,
+        "messages": cpu["coordinator"] - plan,
+        "gather": min(gather, cpu["trainer"]),
+        "trainer": max(0.0, cpu["trainer"] - gather),
+    }
+
+
+def write_report(table: str, of: str = "scripts/bench") -> None:
     """Puts the tables between the marks of docs/performance.md."""
     path = ROOT / "docs" / "performance.md"
-    text = path.read_text()
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    path.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}")
+    begin, end = f"<!-- begin: {of} -->", f"<!-- end: {of} -->"
+    head, rest = path.read_text().split(begin)
+    path.write_text(f"{head}{begin}\n{table}\n{end}{rest.split(end)[1]}")
+
+
+def quick(folder: Path, threads: int) -> str:
+    """Two small workloads, written here, one round: so short that much is decoded before the clock starts."""
+    from bench_data import floor_of, tabular, tokens, write_shards
+
+    own = [sys.executable, "-P", __file__, "--data", str(folder), "--threads", str(threads), "--measure"]
+    results = {}
+    for workload, make, rows in (("tokens", tokens, 4096), ("tabular", tabular, 65536)):
+        write_shards(folder / workload, make, shards=3, rows=rows, row_group_rows=rows // 8)
+        columns = [field["name"] for field in fields_of(workload)]
+        results[workload] = {
+            "floor": [floor_of(folder / workload, columns, threads)],
+            "stream": [measured([*own, workload])],
+        }
+    return table_of(results, threads)
 
 
 def main() -> int:
@@ -200,25 +285,48 @@ def main() -> int:
     parser.add_argument("--sets", default=",".join(BATCH_SIZES), help="workloads, comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="one round on an eighth of the data, printed only")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--quick", action="store_true", help="two small workloads, written here; printed only")
+    modes.add_argument("--scaling", action="store_true", help="by workers, batch size, fields and row groups")
+    modes.add_argument("--steady", action="store_true", help="what should not change over many batches")
+    parser.add_argument("--batches", type=int, default=1_000_000, help="how many, with --steady")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         print(json.dumps(measure_stream(arguments.data / arguments.measure, arguments.measure, arguments.threads)))
         return 0
+    data = arguments.data or Path(tempfile.gettempdir()) / "o41td-bench"
+    if arguments.quick:
+        print(quick(data / "quick", arguments.threads))
+        return 0
+    if arguments.scaling or arguments.steady:
+        return report_apart(data, arguments)
     arguments.sets = arguments.sets.split(",")
     maker = arguments.bench / "make_data.py"
     if not maker.is_file():
         parser.error(f"{maker} is not there; --bench names the folder that holds make_data.py and floor.py")
-    if arguments.quick:
-        arguments.rounds = 1
-    data = arguments.data or Path(tempfile.gettempdir()) / ("o41td-bench-quick" if arguments.quick else "o41td-bench")
-    shards = ["--shards", "4"] if arguments.quick else []
-    subprocess.run([sys.executable, str(maker), str(data), "--sets", ",".join(arguments.sets), *shards], check=True)
+    subprocess.run([sys.executable, str(maker), str(data), "--sets", ",".join(arguments.sets)], check=True)
     table = table_of(run_rounds(arguments, data), arguments.threads)
     print(f"\n{table}")
-    if not arguments.quick and set(arguments.sets) == set(BATCH_SIZES):
+    if set(arguments.sets) == set(BATCH_SIZES):
         write_report(table)
+    return 0
+
+
+def report_apart(data: Path, arguments: argparse.Namespace) -> int:
+    """Prints and writes the tables that have marks of their own."""
+    from bench_scaling import scaling_tables
+    from bench_steady import steady_tables
+
+    if arguments.scaling:
+        name, lines = "scripts/bench --scaling", scaling_tables(data / "scaling", ROOT / "docs" / "images")
+    else:
+        name, lines = "scripts/bench --steady", steady_tables(data / "steady", arguments.batches)
+    told = []
+    for line in lines:
+        print(line, flush=True)
+        told.append(line)
+    write_report("\n".join(told), name)
     return 0
 
 

@@ -100,7 +100,8 @@ def size_loader(
     lanes_served = job.lanes // num_groups * len(groups)
     typical = _typical_unit_rows(every)
     num_windows = lanes_served * max(len(stage) for stage in sources)
-    block_rows = job.block_rows or choose_block_rows(row_bytes, typical, num_windows)
+    least_batch_size = min(stage.batch_size for stage in job.stages)
+    block_rows = job.block_rows or choose_block_rows(row_bytes, typical, num_windows, least_batch_size)
     shape = LoaderShape(
         field_row_bytes=tuple(field_bytes(field) for field in fields),
         block_rows=block_rows,
@@ -110,6 +111,7 @@ def size_loader(
         forks=forks,
         lookahead=job.lookahead,
         batch_size=max(stage.batch_size for stage in job.stages),
+        least_batch_size=least_batch_size,
         prefetch_batches=job.prefetch_batches,
         num_ranks=len(ranks),
         ranks_a_window=-(-len(ranks) // len(groups)),

@@ -66,13 +66,14 @@ class LaneReader:
             batch_size: Rows in a batch.
             first_batch: Number in the lane of the first batch to read.
             num_rows: Rows of the lane that come in batches; None if there is no end.
-            fill_rows: Rows to work out at a time, at least.
+            fill_rows: Rows to work out at a time, where no more are asked for.
         """
         self._mix = mix
         self._open_walk = open_walk
         self._batch_size = batch_size
         self._num_rows = num_rows
-        self._fill_rows = fill_rows
+        self._most_fill_rows = fill_rows
+        self._fill_rows = 0  # the next time: twice as many each time, so that the first batch need not wait for others
         self._next_batch = first_batch
         self._filled = self._clipped(first_batch * batch_size)  # lane position after the rows in the buffers
         self._opened_at = mix.counts_at(self._filled)
@@ -121,10 +122,11 @@ class LaneReader:
         return position if self._num_rows is None else min(position, self._num_rows)
 
     def _fill(self, stop: int) -> None:
-        """Work out rows up to lane position ``stop`` or, if that is little, a few thousand."""
+        """Work out rows up to lane position ``stop`` or, if that is little, some more."""
         stop = self._clipped(max(stop, self._filled + self._fill_rows))
         source, x = self._next_rows(stop)
         assert len(x) == stop - self._filled
+        self._fill_rows = min(max(2 * self._fill_rows, len(x)), self._most_fill_rows)
         self._filled = stop
         if self._read < len(self._x):
             source = np.concatenate([self._source[self._read :], source])

@@ -68,7 +68,10 @@ class SourceLine:
         lanes: int = 1,
         infinite: bool = False,
     ) -> None:
-        """Lay out ``unit_rows`` (non-negative, ``[units]``); ``shuffled`` permutes units anew in each epoch."""
+        """Lay out ``unit_rows`` (non-negative, ``[units]``); ``shuffled`` permutes units anew in each epoch.
+
+        An int64 array of them is kept, not copied.
+        """
         rows = np.asarray(unit_rows, dtype=np.int64)
         if rows.ndim != 1 or (len(rows) and int(rows.min()) < 0):
             raise ValueError(f"unit rows of source {source_index} / must be one list of numbers of rows, none negative")
@@ -76,14 +79,15 @@ class SourceLine:
         self.lanes = lanes
         self.shuffled = shuffled
         self._unit_ids = np.flatnonzero(rows)
-        self._unit_rows = rows[self._unit_ids]
+        all_filled = len(self._unit_ids) == len(rows)  # as mostly: then what would be the same is kept once
+        self._unit_rows = rows if all_filled else rows[self._unit_ids]
         self.num_rows = int(self._unit_rows.sum())
         self.is_whole = infinite and self.num_rows < lanes
         """Whether every lane walks the whole line, each in its own order, since there are fewer rows than lanes."""
         self._key_parts = (seed, Purpose.UNIT_ORDER, stage_index, source_index)
         self._index_bits = np.uint64(max(0, len(self._unit_ids) - 1).bit_length())
         self._listed = _Epochs(
-            np.arange(len(self._unit_ids), dtype=np.int64)[None, :],
+            (self._unit_ids if all_filled else np.arange(len(self._unit_ids), dtype=np.int64))[None, :],
             np.concatenate([[0], np.cumsum(self._unit_rows)])[None, :],
         )
         self._kept: OrderedDict[tuple[int, int], _Epochs] = OrderedDict()

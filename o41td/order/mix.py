@@ -6,6 +6,7 @@ has of its quota, those left with nothing leave, and the next segment starts wit
 an infinite stage no source runs out: one endless segment.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,8 @@ __all__ = ["LaneMix", "MixPlan", "Segment"]
 _SLOT_MASK = np.uint64(CHUNK_ROWS - 1)
 _HASH_MASK = np.uint64(~(CHUNK_ROWS - 1) & ((1 << 64) - 1))
 _COUNT_ERROR = 2  # strictly above what ShareTable.counts is away from the exact shares
-_SEARCH_WIDTH = 64
+_FLOAT_ERROR = 1e-14  # relative, above that of a few operations on doubles
+_SEARCH_WIDTH = 16
 _MOST_TABLES = 1024
 
 
@@ -115,8 +117,7 @@ class MixPlan:
         active = np.flatnonzero(self._left).astype(np.int32)
         table = self._table(active)
         left = self._left[active]
-        num_chunks = _full_chunks(table, left)
-        before, after = table.counts(np.array([num_chunks, num_chunks + 1], dtype=np.int64))
+        num_chunks, before, after = _until_short(table, left)
         short = np.minimum(after - before, left - before)
         stop = self._planned_rows + num_chunks * CHUNK_ROWS + int(short.sum())
         self._segments.append(
@@ -135,33 +136,28 @@ class MixPlan:
         self._taken[active] += before + short
 
 
-def _full_chunks(table: ShareTable, left: npt.NDArray[np.int64]) -> int:
-    """Return how many chunks every source with ``left`` rows can fill: the first k with counts(k + 1) > left anywhere.
+def _until_short(
+    table: ShareTable, left: npt.NDArray[np.int64]
+) -> tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return how many chunks every source with ``left`` rows can fill, and the counts after those and one more.
 
-    Counts are less than ``_COUNT_ERROR`` from the exact shares, which brackets k; the rest is a search over a monotone
-    predicate, many candidates at once.
+    That is the first k with counts(k + 1) > left anywhere. Counts are less than ``_COUNT_ERROR`` from the exact shares,
+    which brackets k; the rest is a search over a monotone predicate, many candidates at once.
     """
-    low: int | None = None
-    high: int | None = None
-    for rows, share in zip(left.tolist(), table.shares.tolist(), strict=True):
-        chunk_share = CHUNK_ROWS * share
-        certainly_full = (rows - _COUNT_ERROR) * table.total // chunk_share
-        certainly_short = -(-(rows + _COUNT_ERROR) * table.total // chunk_share) - 1
-        low = certainly_full if low is None else min(low, certainly_full)
-        high = certainly_short if high is None else min(high, certainly_short)
-    assert low is not None
-    assert high is not None
-    low = max(low, 0)
-    high = max(high, 0)
-    while low < high:
+    per_chunk = table.shares * (CHUNK_ROWS / table.total)
+    low = max(0, math.floor(((left - _COUNT_ERROR) / per_chunk).min() * (1 - _FLOAT_ERROR)) - 1)
+    high = max(0, math.ceil(((left + _COUNT_ERROR) / per_chunk).min() * (1 + _FLOAT_ERROR)))
+    while high - low > _SEARCH_WIDTH:
         step = -(-(high - low) // _SEARCH_WIDTH)
         candidates = np.arange(low, high, step, dtype=np.int64)
         is_short = (table.counts(candidates + 1) > left).any(axis=1)
         first = int(np.argmax(is_short)) if is_short.any() else len(candidates)
-        new_high = int(candidates[first]) if first < len(candidates) else high
+        high = int(candidates[first]) if first < len(candidates) else high
         low = int(candidates[first - 1]) + 1 if first else low
-        high = new_high
-    return low
+    counts = table.counts(np.arange(low, high + 2, dtype=np.int64))
+    is_full = (counts[1:-1] <= left).all(axis=1)
+    first = int(np.argmin(np.append(is_full, False)))  # at the latest it is `high`
+    return low + first, counts[first], counts[first + 1]
 
 
 class LaneMix:

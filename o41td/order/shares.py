@@ -31,6 +31,9 @@ CHUNK_ROWS = 256
 MAX_SHARE_TOTAL = 1 << 30
 """Largest D: products of two numbers up to D, twice over, fit int64."""
 
+_SMALL = 1 << 31
+"""Fewer rows times 2 * MAX_SHARE_TOTAL, and as much again, fit int64."""
+
 _MAX_DENOMINATOR = 10**6
 _RATIONAL_ERROR = Fraction(1, 10**12)
 
@@ -78,15 +81,37 @@ def _quantised_shares(parts: list[Fraction]) -> npt.NDArray[np.int64]:
     return np.array(shares, dtype=np.int64)
 
 
+class _Parts:
+    """Fractions ``part / whole``, of which rounded products are taken; part <= whole <= 2**30."""
+
+    def __init__(self, part: npt.ArrayLike, whole: npt.ArrayLike) -> None:
+        self._part = np.asarray(part, dtype=np.int64)
+        self._whole = np.asarray(whole, dtype=np.int64)
+        self._twice_part = 2 * self._part
+        self._twice_whole = 2 * self._whole
+
+    def of(self, number: npt.NDArray[np.int64], *, is_small: bool) -> npt.NDArray[np.int64]:
+        """Return round(number * part / whole), halves up, without overflow; ``is_small``: all are below 2**31."""
+        if is_small:
+            product = number * self._twice_part
+            product += self._whole
+            product //= self._twice_whole
+            return product
+        quotient, rest = np.divmod(number, self._whole)
+        result: npt.NDArray[np.int64] = (
+            quotient * self._part + (rest * self._twice_part + self._whole) // self._twice_whole
+        )
+        return result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """The splits of one depth of the tree: node numbers and weights, ``[splits] int64`` each."""
+    """The splits of one depth of the tree: node numbers, ``[splits] int64`` each, and what part goes left."""
 
     parent: npt.NDArray[np.int64]
     left: npt.NDArray[np.int64]
     right: npt.NDArray[np.int64]
-    weight: npt.NDArray[np.int64]
-    left_weight: npt.NDArray[np.int64]
+    left_part: _Parts
 
 
 def _huffman_levels(weights: list[int]) -> tuple[int, list[_Level]]:
@@ -124,21 +149,11 @@ def _huffman_levels(weights: list[int]) -> tuple[int, list[_Level]]:
                 parent=np.array(nodes, dtype=np.int64),
                 left=np.array(left, dtype=np.int64),
                 right=np.array(right, dtype=np.int64),
-                weight=np.array([node_weights[node] for node in nodes], dtype=np.int64),
-                left_weight=np.array([node_weights[node] for node in left], dtype=np.int64),
+                left_part=_Parts([node_weights[node] for node in left], [node_weights[node] for node in nodes]),
             )
         )
         nodes = left + right
     return len(node_weights), levels
-
-
-def _rounded_product(
-    number: npt.NDArray[np.int64], part: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Return round(number * part / whole), halves up, without overflow for part <= whole <= 2**30."""
-    quotient, rest = np.divmod(number, whole)
-    result: npt.NDArray[np.int64] = quotient * part + (2 * rest * part + whole) // (2 * whole)
-    return result
 
 
 class ShareTable:
@@ -156,15 +171,15 @@ class ShareTable:
         if len(self._tiny):
             items = np.concatenate([[shares[self._tiny].sum()], items])
             self._num_nodes, self._levels = _huffman_levels(shares[self._tiny].tolist())
-        self._edges = np.cumsum(items)
-        self._whole = np.full(1, self.total, dtype=np.int64)
+        self._edges = _Parts(np.cumsum(items), self.total)
 
     def counts(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the rows of each source in the first ``chunks[i]`` chunks: ``[len(chunks), sources] int64``."""
         rows = chunks * CHUNK_ROWS
         if len(self.shares) == 1:
             return rows[:, None]
-        items = _rounded_product(rows[:, None], self._edges, self._whole)
+        is_small = int(rows.max(initial=0)) < _SMALL
+        items = self._edges.of(rows[:, None], is_small=is_small)
         items[:, 1:] -= items[:, :-1].copy()
         counts = np.empty((len(chunks), len(self.shares)), dtype=np.int64)
         if len(self._tiny):
@@ -172,7 +187,7 @@ class ShareTable:
             nodes[:, -1] = items[:, 0]
             for level in self._levels:
                 rows_there = nodes[:, level.parent]
-                rows_left = _rounded_product(rows_there, level.left_weight, level.weight)
+                rows_left = level.left_part.of(rows_there, is_small=is_small)
                 nodes[:, level.left] = rows_left
                 nodes[:, level.right] = rows_there - rows_left
             counts[:, self._tiny] = nodes[:, : len(self._tiny)]

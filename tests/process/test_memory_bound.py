@@ -87,6 +87,12 @@ def shards_of_200_columns(folder: Path) -> BatchStreamConfig:
     return stream_config(stage_of(paths, batch_size=512, buffer_rows=4096), fields=fields, threads=2)
 
 
+def rows_one_by_one(folder: Path) -> BatchStreamConfig:
+    """A batch for each of a million narrow rows: what is planned ahead counts by the batch."""
+    pq.write_table(pa.table({"id": np.arange(1_000_000)}), folder / "a.parquet", row_group_size=131_072)
+    return stream_config(stage_of([folder / "a.parquet"], batch_size=1, buffer_rows=1024), fields=ID_ONLY, threads=2)
+
+
 def many_sources(folder: Path) -> BatchStreamConfig:
     """Sixteen windows side by side."""
     sources = []
@@ -115,6 +121,7 @@ def large_records(folder: Path) -> BatchStreamConfig:
         (long_lists_cut_short, False, 10),
         (many_tiny_row_groups, False, 125),
         (shards_of_200_columns, False, 39),
+        (rows_one_by_one, False, 1000),
         (many_sources, True, 100),
         (large_records, True, 4),
     ],

@@ -44,7 +44,8 @@ def test_terms_by_hand():
         "arena": 15 * 1024 * 8192 + 15 * 1024 * 4,  # both whole pages
         "decode": 2 * (2 * 20 * MIB + 5 * MIB + 2 * MIB + 1024 * 8196 + 12 * MIB),
         "batches": 5 * (32 * 8192 + 128),
-        "plan": 20 * (2560 + 640) + 1000 * 96 + 8192 * 40 + 6 * 1024 * 32,  # ahead: 4 blocks in flight and 2
+        # ahead: 4 blocks in flight and 2, of 32 batches each
+        "plan": 20 * (2560 + 640) + 1000 * 96 + 8192 * 40 + 6 * (1024 * 32 + 32 * 512),
         "processes": (38 + 23 + 2 * 26) * MIB,
     }
     assert bound.total_bytes == sum(bound.terms.values())
@@ -203,7 +204,22 @@ def test_explain_is_a_table_biggest_first():
 )
 def test_block_rows(row_bytes, unit_rows, num_windows, block_rows):
     """A slot is about 8 MiB, cut to typical units, and smaller where many windows are served."""
-    assert choose_block_rows(row_bytes, unit_rows, num_windows) == block_rows
+    assert choose_block_rows(row_bytes, unit_rows, num_windows, 32) == block_rows
+
+
+@pytest.mark.parametrize(("batch_size", "block_rows"), [(1, 4096), (4, 16384), (31, 126_976), (33, 131_072)])
+def test_block_rows_of_small_batches(batch_size, block_rows):
+    """A block has no more than 4 096 batches, which are planned one by one."""
+    assert choose_block_rows(8, 0, 1, batch_size) == block_rows
+
+
+def test_planned_batches_are_counted():
+    """The plan's term has 512 bytes for each batch of what is planned ahead, of the stage with the smallest ones."""
+    shape = replace(SHAPE, reach_rows=None, buffer_rows=0)
+    rows = (shape.threads * shape.lookahead + 2) * shape.block_rows
+    of_one = memory_bound(replace(shape, least_batch_size=1)).terms["plan"]
+    of_two = memory_bound(replace(shape, least_batch_size=2)).terms["plan"]
+    assert of_one - of_two == 512 * rows // 2
 
 
 @pytest.mark.parametrize(
