@@ -95,8 +95,8 @@ def document_of(results: Results, peers: list[str]) -> str:
     cores = os.cpu_count()
     lines = [
         f"{cores} cores, page cache warm, medians of {results.rounds} interleaved rounds; {versions_line(results)}.",
-        "Rows a second, in round brackets of the floor's in the same round, in square ones CPU seconds of all processes",
-        f"per 100 000 rows. A star: the pass was cut after {results.limit_s:g} s, the rate is that of what was seen.",
+        "Rows a second, in round brackets of the floor's in the same round, in square ones CPU seconds of all of its",
+        f"processes per 100 000 rows. A star: cut after {results.limit_s:g} s, the rate is that of what was seen.",
         "",
         f"| loader | {' | '.join(workloads)} | first batch, s | same rows |",
         f"|---|{'---|' * (len(workloads) + 2)}",
@@ -127,7 +127,7 @@ def document_of(results: Results, peers: list[str]) -> str:
 def resume_lines(results: Results, peers: list[str]) -> list[str]:
     """The table of those that keep their place."""
     lines = [
-        "Stopped at 95 % of a pass over tokens and gone on with in a new process: seconds from its start to a first batch.",
+        "Stopped at 95 % of a pass over tokens and gone on with in a new process; seconds from its start to a batch.",
         "",
         "| loader | from the beginning, s | at 95 %, s | state, bytes | rows |",
         "|---|---|---|---|---|",
