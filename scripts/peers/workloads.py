@@ -73,7 +73,7 @@ def padded(rows: pa.ListArray, column: Column) -> npt.NDArray[Any]:
     """Lists as [rows, length], cut or padded with zeros; a view where all have that length."""
     length = column.length
     assert length is not None
-    values = rows.values.to_numpy(zero_copy_only=False)
+    values: npt.NDArray[Any] = rows.values.to_numpy(zero_copy_only=False)
     if pa.types.is_fixed_size_list(rows.type):
         return values[rows.offset * length : (rows.offset + len(rows)) * length].reshape(-1, length)
     offsets = rows.offsets.to_numpy()

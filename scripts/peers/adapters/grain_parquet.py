@@ -42,12 +42,12 @@ class Iterated:
     """A grain iterator, whose state is JSON."""
 
     def __init__(self, data: grain.IterDataset[Batch], state: bytes | None) -> None:
-        self._iterator = iter(data)
+        self._iterator: Any = iter(data)
         if state is not None:
             self._iterator.set_state(json.loads(state))
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._iterator
+        yield from self._iterator
 
     def state(self) -> bytes:
         """The iterator's."""

@@ -58,7 +58,8 @@ class Loader:
         padded = pad_rows(job.workload)
 
         def collate(rows: list[dict[str, Any]]) -> Batch:
-            return default_collate([padded(row) for row in rows])
+            batch: Batch = default_collate([padded(row) for row in rows])
+            return batch
 
         data = StreamingDataset(
             local=str(job.folder),

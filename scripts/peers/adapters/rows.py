@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def records(job: Job) -> Iterator[dict[str, Any]]:
                 yield dict(zip(stacks, row, strict=True))
 
 
-def pad_rows(workload: Workload) -> Any:
+def pad_rows(workload: Workload) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """What makes a record's lists as long as the workload wants them."""
     lengths = {column.name: column.length for column in workload.columns if column.length is not None}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import webdataset as wds
 
@@ -26,7 +27,7 @@ def open_loader(job: Job) -> Iterator[Batch]:
     names = list(stacks_of(job.workload))
     padded = pad_rows(job.workload)
 
-    def row_of(sample: dict[str, object]) -> dict[str, object]:
+    def row_of(sample: dict[str, Any]) -> dict[str, Any]:
         return padded({name: sample[f"{name}.npy"] for name in names})
 
     tars = sorted(str(path) for path in job.folder.glob("*.tar"))
