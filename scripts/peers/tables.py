@@ -50,6 +50,12 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1))
 
+    def take_checks(self, path: Path) -> None:
+        """Takes over which rows each gave in an earlier run, and how it went on."""
+        document = json.loads(path.read_text())
+        self.checks = {tuple(key.split("/")): check for key, check in document["checks"].items()}
+        self.resumes = document["resumes"]
+
 
 def row_faults(check: dict[str, Any]) -> str:
     """What is wrong with the rows of a pass; "" where nothing is."""

@@ -59,8 +59,8 @@ def _workloads() -> Iterator[Workload]:
     row_id = Column(name="doc_id", dtype="int64")
     floats = [Column(name=f"f{i}", dtype="float32") for i in range(40)]
     ints = [Column(name=f"i{i}", dtype="int64") for i in range(10)]
-    yield Workload(name="tokens", columns=(tokens, row_id), batch_size=32, part=8)
-    yield Workload(name="docs", columns=(tokens, mask, row_id), batch_size=32, part=8)
+    yield Workload(name="tokens", columns=(tokens, row_id), batch_size=32, part=4)
+    yield Workload(name="docs", columns=(tokens, mask, row_id), batch_size=32, part=4)
     table = (*floats, *ints, Column(name="label", dtype="bool"), row_id)
     yield Workload(name="tabular", columns=table, batch_size=4096, part=2)
     yield Workload(name="images", columns=(pixels, row_id), batch_size=32, part=4)
