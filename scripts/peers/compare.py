@@ -194,7 +194,7 @@ def main() -> int:
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated: " + ", ".join(PEERS))
     parser.add_argument("--sets", default=",".join(WORKLOADS), help="workloads, comma-separated")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=6.0, help="seconds of a pass, from its first batch on")
+    parser.add_argument("--limit", type=float, default=5.0, help="seconds of a pass, from its first batch on")
     parser.add_argument(
         "--no-check", action="store_true", help="what the run before found of rows and resumes is told again"
     )
@@ -224,6 +224,7 @@ def main() -> int:
     else:
         run.check()
         run.resume()
+        run.results.save(kept)
     run.time()
     run.results.save(kept)
     document = document_of(run.results, run.peers)

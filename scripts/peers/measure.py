@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--limit", type=float, default=6.0, help="seconds behind the first batch")
+    parser.add_argument("--limit", type=float, default=5.0, help="seconds behind the first batch")
     parser.add_argument("--state", type=Path, help="file for the place to go on from")
     parser.add_argument("--batches", type=int, help="after how many to stop")
     arguments = parser.parse_args()

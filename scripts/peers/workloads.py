@@ -75,6 +75,7 @@ def padded(rows: pa.ListArray, column: Column) -> npt.NDArray[Any]:
     assert length is not None
     values: npt.NDArray[Any] = rows.values.to_numpy(zero_copy_only=False)
     if pa.types.is_fixed_size_list(rows.type):
+        assert rows.type.list_size == length
         return values[rows.offset * length : (rows.offset + len(rows)) * length].reshape(-1, length)
     offsets = rows.offsets.to_numpy()
     if (np.diff(offsets) == length).all():
