@@ -1,0 +1,153 @@
+"""Who takes part, in what setting."""
+
+from __future__ import annotations
+
+from peers.peer import Peer
+
+__all__ = ["PEERS"]
+
+PEERS = {
+    "o41td": Peer(
+        name="o41td",
+        settings="2 workers",
+        package="o41td",
+        module="ours",
+        opens="open_stream",
+        resumes=True,
+        environment="o41td",
+    ),
+    "lance-scan": Peer(
+        name="Lance",
+        settings="own format, plain scan, not shuffled",
+        package="pylance",
+        module="lance_tables",
+        opens="open_scan",
+        converts="all",
+    ),
+    "lance-take": Peer(
+        name="Lance",
+        settings="own format, rows taken in a random order, 2 threads",
+        package="pylance",
+        module="lance_tables",
+        opens="open_take",
+        converts="all",
+        resumes=True,
+    ),
+    "nodes": Peer(
+        name="torchdata.nodes",
+        settings="whole windows, 2 threads",
+        package="torchdata",
+        module="torchdata_nodes",
+        opens="open_loader",
+        resumes=True,
+    ),
+    "polars": Peer(
+        name="polars",
+        settings="window shuffle by hand",
+        package="polars",
+        module="polars_windows",
+        opens="open_windows",
+    ),
+    "duckdb": Peer(
+        name="duckdb",
+        settings="window shuffle by hand",
+        package="duckdb",
+        module="duckdb_windows",
+        opens="open_windows",
+    ),
+    "torch-here": Peer(
+        name="torch DataLoader",
+        settings="whole windows by hand, in process",
+        package="torch",
+        module="torch_by_hand",
+        opens="open_windows_here",
+    ),
+    "torch-workers": Peer(
+        name="torch DataLoader",
+        settings="whole windows by hand, 2 workers",
+        package="torch",
+        module="torch_by_hand",
+        opens="open_windows_in_workers",
+        resumes=True,
+    ),
+    "torch-rows": Peer(
+        name="torch DataLoader",
+        settings="row by row by hand, 2 workers",
+        package="torch",
+        module="torch_by_hand",
+        opens="open_rows_in_workers",
+    ),
+    "hf-here": Peer(
+        name="HF datasets, streaming",
+        settings="Arrow, in process",
+        package="datasets",
+        module="hf_datasets",
+        opens="open_here",
+        resumes=True,
+    ),
+    "hf-workers": Peer(
+        name="HF datasets, streaming",
+        settings="2 torch workers",
+        package="datasets",
+        module="hf_datasets",
+        opens="open_in_workers",
+    ),
+    "grain-here": Peer(
+        name="grain",
+        settings="Parquet, in process",
+        package="grain",
+        module="grain_parquet",
+        opens="open_here",
+        resumes=True,
+    ),
+    "grain-workers": Peer(
+        name="grain",
+        settings="Parquet, 2 workers",
+        package="grain",
+        module="grain_parquet",
+        opens="open_in_workers",
+        resumes=True,
+    ),
+    "petastorm": Peer(
+        name="Petastorm",
+        settings="2 threads, BatchedDataLoader",
+        package="petastorm",
+        module="petastorm_reader",
+        opens="open_loader",
+        environment="petastorm",
+    ),
+    "litdata": Peer(
+        name="LitData",
+        settings="own chunks, 2 workers",
+        package="litdata",
+        module="litdata_chunks",
+        opens="open_loader",
+        converts="part",
+        resumes=True,
+    ),
+    "mosaicml": Peer(
+        name="mosaicml-streaming",
+        settings="own format, 2 workers",
+        package="mosaicml-streaming",
+        module="mosaicml_shards",
+        opens="open_loader",
+        converts="part",
+        resumes=True,
+    ),
+    "webdataset": Peer(
+        name="WebDataset",
+        settings="tars, 2 workers",
+        package="webdataset",
+        module="webdataset_tars",
+        opens="open_loader",
+        converts="part",
+    ),
+    "ray": Peer(
+        name="Ray Data",
+        settings="2 CPUs, local shuffle",
+        package="ray",
+        module="ray_data",
+        opens="open_batches",
+    ),
+}
+"""By the name that `--peers` takes."""
