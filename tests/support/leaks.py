@@ -37,8 +37,8 @@ def descriptors() -> dict[int, str]:
 
 
 def shared_memory_names() -> set[str]:
-    """The names in /dev/shm that Python or we give to what is shared; other programs' files there are theirs."""
-    return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith(("psm_", "o41td"))}
+    """The names in /dev/shm that say they are ours; other programs' are theirs, as nothing here has Python name any."""
+    return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith("o41td")}
 
 
 def all_pids() -> set[int]:
