@@ -59,8 +59,11 @@ _SUFFIXES = {
     ".jsonl.zst": "jsonl",
     ".ndjson": "jsonl",
     ".ndjson.gz": "jsonl",
+    ".ndjson.zst": "jsonl",
     ".msgpack.zstf": "msgpack",
     ".tar": "webdataset",
+    ".tar.gz": "webdataset",
+    ".tgz": "webdataset",
 }
 
 

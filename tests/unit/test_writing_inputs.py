@@ -53,6 +53,8 @@ def test_lines_of_json(tmp_path):
     (tmp_path / "c.jsonl.zst").write_bytes(zstandard.compress(text[:99]) + zstandard.compress(text[99:]))
     for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"):
         assert read(tmp_path / name) == ROWS[:6]
+        renamed = (tmp_path / name).rename(tmp_path / name.replace("jsonl", "ndjson"))
+        assert read(renamed) == ROWS[:6]
 
 
 def test_frames_of_messages(tmp_path):
@@ -183,10 +185,15 @@ def test_a_webdataset_tar(tmp_path):
             ("d/0002.cls", b"4"),
         ],
     )
-    assert read(path) == [
-        {"__key__": "d/0001", "npy": [5, 6], "cls": 3, "meta.json": {"a": 1}, "jpg": b"\xff\xd8"},
-        {"__key__": "d/0002", "npy": None, "cls": 4, "meta.json": None, "jpg": None},
-    ]
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert (
+        read(path)
+        == read(tmp_path / "b.tar.gz")
+        == [
+            {"__key__": "d/0001", "npy": [5, 6], "cls": 3, "meta.json": {"a": 1}, "jpg": b"\xff\xd8"},
+            {"__key__": "d/0002", "npy": None, "cls": 4, "meta.json": None, "jpg": None},
+        ]
+    )
 
 
 def test_what_a_folder_names(tmp_path):
