@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from o41td.errors import SchemaError, ValueRefusedError
@@ -28,9 +29,11 @@ from o41td.workers.conversion import Conversion
 from o41td.workers.leaf_values import LeafValues, leaf_values_of, plain_dtype_of, validity_of
 from o41td.workers.list_level import (
     ListLevel,
+    broken_bits,
     bytes_level_of,
     item_places,
     list_level_of,
+    packed_bits_of,
     packed_values_of,
     tensor_level_of,
 )
@@ -50,6 +53,9 @@ class RefusedRows:
 
 _CHECKED_ITEMS = 128 << 10
 """Items that are looked at one by one at a time: each takes some 30 bytes meanwhile, 4 MiB in all."""
+
+_BITS = 1 << 20
+"""Packed bits that are made bools at a time, of a byte each."""
 
 
 class Projector:
@@ -226,6 +232,9 @@ class _ColumnWriter:
         assert self._packed is not None
         size = self._packed.itemsize
         level = _under(bytes_level_of(array), above)
+        if self._item.is_bits:
+            self._write_bits(level, rows, place)
+            return
         broken = level.lengths % size != 0
         if broken.any():
             row = int(np.argmax(broken))
@@ -247,6 +256,19 @@ class _ColumnWriter:
         places = np.where(level.lengths == 1, level.starts, 0)
         values = leaf.values.take(places) if len(leaf.values) else np.zeros(len(places), leaf.values.dtype)
         self._write_scalars(LeafValues(values, _both(level.valid, ~wrong if wrong.any() else None)), rows, place, wrong)
+
+    def _write_bits(self, level: ListLevel, rows: SlotRows, place: _Place) -> None:
+        """Writes lists of bools that are packed as bits, some at a time: as values they take eight times the bytes."""
+        broken = broken_bits(level)
+        if broken.any():
+            count = level.lengths[int(np.argmax(broken))]
+            place.add(broken, f"{count} bytes", f"{count} bytes that are no packed bits")
+            level = level.without(broken)
+        shape = self._field.shape
+        most = shape[0] if len(shape) == 1 else None  # other shapes must divide, which the whole length says
+        for start, stop in _runs_of(level.lengths * 8, _BITS):
+            bits, leaf = packed_bits_of(level.part(start, stop), most)
+            self._write_rows(bits, leaf, 0, rows.part(start, stop), place.of_rows(start, stop))
 
     def _write_scalars(
         self, leaf: LeafValues, rows: SlotRows, place: _Place, refused: NDArray[np.bool_] | None = None
@@ -311,8 +333,8 @@ class _ColumnWriter:
             if leaf.valid is None and self._conversion_of(leaf).all_fit(leaf.values):
                 self._write_clean(level, leaf, flat)
             else:
-                for start, stop in _runs_of(np.minimum(level.lengths, flat.array.shape[1])):
-                    part = ListLevel(level.starts[start:stop], level.lengths[start:stop], None, level.items)
+                for start, stop in _runs_of(np.minimum(level.lengths, flat.array.shape[1]), _CHECKED_ITEMS):
+                    part = replace(level.part(start, stop), valid=None)
                     self._write_checked(part, leaf, flat.array[start:stop], place.of_rows(start, stop))
             if level.valid is not None:
                 self._fill_nulls(~level.valid, out, place, "the list is null")
@@ -323,8 +345,10 @@ class _ColumnWriter:
         num_rows, width = len(rows), rows.array.shape[1]
         length = int(level.lengths[0])
         first = int(level.starts[0])
-        if (level.lengths == length).all() and (np.diff(level.starts) == length).all():
-            dense = leaf.values[first : first + num_rows * length].reshape(num_rows, length)
+        step = int(level.starts[1]) - first if num_rows > 1 else length
+        if (level.lengths == length).all() and (np.diff(level.starts) == step).all():
+            size = leaf.values.itemsize
+            dense = as_strided(leaf.values[first:], (num_rows, length), (step * size, size), writeable=False)
             conversion.cast_into(dense[:, :width], rows.columns(0, length))
             if length < width:
                 rows.columns(length, width).put(self._field.pad)
@@ -411,13 +435,13 @@ class _Place:
         self._refusals.add(self._first_row + rows, self._column, value, why, advice)
 
 
-def _runs_of(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Cuts rows of so many items each into runs of at most `_CHECKED_ITEMS` items, or one row."""
+def _runs_of(counts: NDArray[np.int64], num_items: int) -> list[tuple[int, int]]:
+    """Cuts rows of so many items each into runs of at most `num_items` of them, or one row."""
     ends = np.cumsum(counts)
     cuts = [0]
     while cuts[-1] < len(counts):
         done = ends[cuts[-1] - 1] if cuts[-1] else 0
-        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, done + _CHECKED_ITEMS, side="right"))))
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, done + num_items, side="right"))))
     return list(pairwise(cuts))
 
 
