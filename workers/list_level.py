@@ -20,16 +20,12 @@ from o41td.workers.leaf_values import LeafValues, validity_of
 
 __all__ = [
     "ListLevel",
-    "broken_bits",
     "bytes_level_of",
     "item_places",
     "list_level_of",
-    "packed_bits_of",
     "packed_values_of",
     "tensor_level_of",
 ]
-
-_MAX_UNUSED_BITS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,38 +131,6 @@ def packed_values_of(level: ListLevel, dtype: np.dtype[Any]) -> tuple[ListLevel,
     usable = (last - first) // size * size
     values = np.frombuffer(data, dtype, count=usable // size, offset=first) if usable else np.empty(0, dtype)
     return replace(level, starts=(starts - first) // size, lengths=level.lengths // size), LeafValues(values, None)
-
-
-def broken_bits(level: ListLevel) -> NDArray[np.bool_]:
-    """Which rows of bytes are no packed bits: [n] bool. A null row, which has no bytes, is not broken."""
-    heads = _heads_of(level)
-    broken: NDArray[np.bool_] = (heads > _MAX_UNUSED_BITS) | ((level.lengths == 1) & (heads > 0))
-    empty = level.lengths == 0
-    broken |= empty if level.valid is None else empty & level.valid
-    return broken
-
-
-def packed_bits_of(level: ListLevel, most: int | None = None) -> tuple[ListLevel, LeafValues]:
-    """Rows of packed bits, none broken, as rows of bools, of each row the first `most` of them."""
-    filled = level.lengths > 0
-    if not filled.any():
-        return replace(level, lengths=np.zeros_like(level.lengths)), LeafValues(np.empty(0, np.bool_), None)
-    lengths = np.where(filled, (level.lengths - 1) * 8 - _heads_of(level), 0)
-    if most is not None:
-        lengths = np.minimum(lengths, most)
-    first = int(level.starts[filled].min())
-    last = int((level.starts + 1 + (lengths + 7) // 8)[filled].max())
-    data = np.frombuffer(level.items.buffers()[1], np.uint8)[first:last]
-    values = np.unpackbits(data, bitorder="little").view(np.bool_)
-    return replace(level, starts=(level.starts + 1 - first) * 8, lengths=lengths), LeafValues(values, None)
-
-
-def _heads_of(level: ListLevel) -> NDArray[np.int64]:
-    """The first byte of every row; 0 of empty ones."""
-    if not len(level.items):
-        return np.zeros(len(level.starts), np.int64)
-    data = np.frombuffer(level.items.buffers()[1], np.uint8)
-    return np.where(level.lengths > 0, data.take(level.starts, mode="clip"), 0).astype(np.int64)
 
 
 def item_places(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -29,14 +29,13 @@ from o41td.workers.conversion import Conversion
 from o41td.workers.leaf_values import LeafValues, leaf_values_of, plain_dtype_of, validity_of
 from o41td.workers.list_level import (
     ListLevel,
-    broken_bits,
     bytes_level_of,
     item_places,
     list_level_of,
-    packed_bits_of,
     packed_values_of,
     tensor_level_of,
 )
+from o41td.workers.packed_bits import broken_bits, packed_bits_of, padded_bits_of
 from o41td.workers.ragged import copy_ragged
 from o41td.workers.slot_rows import SlotRows
 
@@ -264,11 +263,27 @@ class _ColumnWriter:
             count = level.lengths[int(np.argmax(broken))]
             place.add(broken, f"{count} bytes", f"{count} bytes that are no packed bits")
             level = level.without(broken)
-        shape = self._field.shape
-        most = shape[0] if len(shape) == 1 else None  # other shapes must divide, which the whole length says
+        if len(self._field.shape) == 1 and self._field.pad in (0, 1):
+            self._write_bit_rows(level, rows, place)
+            return
         for start, stop in _runs_of(level.lengths * 8, _BITS):
-            bits, leaf = packed_bits_of(level.part(start, stop), most)
+            bits, leaf = packed_bits_of(level.part(start, stop))
             self._write_rows(bits, leaf, 0, rows.part(start, stop), place.of_rows(start, stop))
+
+    def _write_bit_rows(self, level: ListLevel, rows: SlotRows, place: _Place) -> None:
+        """Cuts and pads while a value is a bit, and makes it a bool only then."""
+        (width,) = self._field.shape
+        bits = padded_bits_of(level, width, pad=bool(self._field.pad))
+        num_rows = max(1, _BITS // width)
+        for start in range(0, len(rows), num_rows):
+            stop = min(len(rows), start + num_rows)
+            values = np.unpackbits(bits[start:stop], axis=1, count=width, bitorder="little").view(np.bool_)
+            if level.valid is None:
+                rows.part(start, stop).put(values)
+                continue
+            with rows.part(start, stop).side_by_side() as out:
+                out[...] = values
+                self._fill_nulls(~level.valid[start:stop], out, place.of_rows(start, stop), "the list is null")
 
     def _write_scalars(
         self, leaf: LeafValues, rows: SlotRows, place: _Place, refused: NDArray[np.bool_] | None = None

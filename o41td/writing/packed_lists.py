@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from o41td.fields import SOURCE_DTYPES, value_bytes
 from o41td.projection import PACKED_BITS, PACKED_KEY
-from o41td.workers.list_level import broken_bits, bytes_level_of, item_places, packed_bits_of
+from o41td.workers.list_level import bytes_level_of, item_places
+from o41td.workers.packed_bits import broken_bits, packed_bits_of
 
 __all__ = [
     "ListFacts",
