@@ -37,7 +37,7 @@ from o41td.workers.list_level import (
 )
 from o41td.workers.packed_bits import broken_bits, packed_bits_of, padded_bits_of
 from o41td.workers.ragged import copy_ragged
-from o41td.workers.slot_rows import SlotRows
+from o41td.workers.slot_rows import SlotRows, order_of
 
 __all__ = ["Projector", "RefusedRows"]
 
@@ -53,6 +53,9 @@ class RefusedRows:
 _CHECKED_ITEMS = 128 << 10
 """Items that are looked at one by one at a time: each takes some 30 bytes meanwhile, 4 MiB in all."""
 
+_MANY_SCALARS = 8
+"""Scalar fields for which it is worth it to turn places round."""
+
 _BITS = 1 << 20
 """Packed bits that are made bools at a time, of a byte each."""
 
@@ -66,6 +69,7 @@ class Projector:
 
     def __init__(self, plan: ProjectionPlan) -> None:
         self._columns = tuple(_ColumnWriter(item) for item in plan.fields)
+        self._num_scalars = sum(not item.field.shape for item in plan.fields)
         self._schema: Any = None
         self._places: list[int] = []
 
@@ -115,9 +119,10 @@ class Projector:
             self._schema = table.schema
         refusals = _Refusals()
         num_rows = table.num_rows
+        order = None if places is None or self._num_scalars < _MANY_SCALARS else order_of(places)
         for column, place in zip(self._columns, self._places, strict=True):
             region = out[column.name]
-            rows = SlotRows(region[:num_rows]) if places is None else SlotRows(region, places)
+            rows = SlotRows(region[:num_rows]) if places is None else SlotRows(region, places, order)
             column.write(table.column(place), rows, refusals)
         if refusals.row is None:
             return None
