@@ -54,7 +54,7 @@ def columns_of(workload: str) -> list[str]:
 
 
 def write_layouts(data: Path, workload: str, layouts: list[str], lance: str | None) -> dict[str, Path]:
-    """Writes a workload in pyarrow's defaults, these layouts and Lance's, where it is not yet, and returns their folders."""
+    """Writes a workload in these layouts, where it is not yet, and returns their folders by name."""
     source = sorted((data / "made" / workload).glob("*.parquet"))
     folders = {DEFAULTS: data / "defaults" / workload}
     if not folders[DEFAULTS].exists():

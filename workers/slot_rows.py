@@ -36,8 +36,7 @@ class SlotRows:
     """So many rows of one field: row i is `array[places[i]]`, or `array[i]` where `places` is None.
 
     `array` is [n, *shape], C-contiguous, and of just these rows where `places` is None; `places` is int64 [rows].
-    `order`, where it is given, says the same the other way round: `array[i]` is row `order[i]`, and the rows are those of
-    the first places.
+    `order`, where it is given, says the same the other way round: `array[i]` is row `order[i]`, and no place is beyond.
     """
 
     array: NDArray[Any]
