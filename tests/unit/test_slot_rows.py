@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from o41td.fields import NUMPY_DTYPES, FieldPlan
+from o41td.fields import DTYPES, FieldPlan
 from o41td.projection import plan_projection
 from o41td.workers.project import Projector
 from o41td.workers.slot_rows import order_of
@@ -23,7 +23,7 @@ def test_the_order_of_places():
 def test_many_scalar_fields_go_where_they_belong(beyond):
     """Of every dtype, in one chunk or two, whether the rows are the slot's first or leave places free."""
     random = np.random.default_rng(2)
-    fields = [FieldPlan(name=f"{dtype}{i}", source="x", dtype=dtype) for dtype in NUMPY_DTYPES for i in range(2)]
+    fields = [FieldPlan(name=f"{dtype}{i}", source="x", dtype=dtype) for dtype in DTYPES for i in range(2)]
     values = random.integers(0, 2, 40)
     for parts in ([values], [values[:13], values[13:]]):
         for kind in (pa.int64(), pa.int32(), pa.float32(), pa.bool_()):
