@@ -29,12 +29,14 @@ from o41td.errors import SchemaError
 from o41td.fields import SOURCE_DTYPES, FieldPlan, value_bytes
 
 __all__ = [
+    "PACKED_BITS",
     "PACKED_KEY",
     "ColumnKind",
     "FieldProjection",
     "PlanMemory",
     "ProjectionPlan",
     "leaf_count",
+    "packed_dtypes_of",
     "plan_projection",
 ]
 
@@ -42,7 +44,10 @@ ColumnKind = Literal["values", "packed"]
 """`values`: scalars, lists and tensors of numbers; `packed`: numbers as little-endian bytes in binary values."""
 
 PACKED_KEY = b"o41td.packed"
-"""Of an Arrow field's metadata: the `source_dtype` of the numbers that a binary column packs."""
+"""Of an Arrow field's metadata: the `source_dtype` of the numbers that a binary column packs, or `PACKED_BITS`."""
+
+PACKED_BITS = "bits"
+"""Bools, eight to a byte, the lowest bit first, behind a byte that says how many bits of the last one are none."""
 
 _ACCEPTED = (
     "Accepted are integers, floats, bool, decimals (into a float), dates, times and durations (into i64), dictionaries "
@@ -56,6 +61,7 @@ class FieldProjection:
 
     `column` is the top-level column, `path` the struct members below it. `leaf_index` counts the shard's leaf columns.
     `num_lists` list levels stand around the leaf (0 for a scalar), and `tensor_shape` is that of a fixed-shape tensor.
+    `is_bits` says that a packed column has its bools as bits.
     """
 
     field: FieldPlan
@@ -67,6 +73,7 @@ class FieldProjection:
     kind: ColumnKind
     num_lists: int
     tensor_shape: tuple[int, ...] | None
+    is_bits: bool = False
 
     @property
     def label(self) -> str:
@@ -155,7 +162,7 @@ class PlanMemory:
 
     def __init__(self) -> None:
         self._schema: Any = None
-        self._packed: list[str | None] = []
+        self._packed: tuple[str | None, ...] = ()
         self._fields: tuple[FieldPlan, ...] = ()
         self._plan: ProjectionPlan | None = None
 
@@ -163,12 +170,17 @@ class PlanMemory:
         self, schema: Any, fields: Sequence[FieldPlan], *, source: str | None = None, shard: str | None = None
     ) -> ProjectionPlan:
         """Returns `plan_projection` of the same arguments, and raises what it does."""
-        packed = [_packed_dtype_of(field) for field in schema]
+        packed = packed_dtypes_of(schema)
         is_same = self._packed == packed and self._fields == tuple(fields)
         if self._plan is None or not is_same or not self._schema.equals(schema):
             plan = plan_projection(schema, fields, source=source, shard=shard)
             self._schema, self._packed, self._fields, self._plan = schema, packed, tuple(fields), plan
         return self._plan
+
+
+def packed_dtypes_of(schema: Any) -> tuple[str | None, ...]:
+    """Returns by column what its values pack, which schemas that are equal to Arrow may differ in."""
+    return tuple(_packed_dtype_of(field) for field in schema)
 
 
 def leaf_count(arrow_type: Any) -> int:
@@ -191,15 +203,16 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
         num_lists, sizes, tensor_shape = 1, [math.prod(tensor_shape)], None
     kind: ColumnKind = "packed" if _is_binary(leaf_type) and num_lists == 0 else "values"
     label = ".".join(found.names)
+    is_bits = kind == "packed" and found.packed == PACKED_BITS
     if kind == "packed" and found.packed is not None:
-        if field.source_dtype not in (None, found.packed):
+        if field.source_dtype not in (None, "bool" if is_bits else found.packed):
             says = f"and source_dtype says {field.source_dtype}: leave that out"
             raise _Refused(label, f"column {label!r} has its values packed as {found.packed}, {says}")
         if not field.shape:
             raise _Refused(
                 label, f"column {label!r} holds lists, but field {field.name!r} is a scalar: give it a length"
             )
-        field = replace(field, source_dtype=found.packed)
+        field = replace(field, source_dtype="bool" if is_bits else found.packed)
     if pa.types.is_null(leaf_type):
         # A list of nothing but nulls stands for lists of any depth at and below it.
         num_lists = max(num_lists, len(field.shape))
@@ -212,7 +225,7 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
         wants = _depth_wanted(num_lists, field.shape)
         raise _Refused(label, f"column {label!r} has type {found.type}, but {axes}: {wants}")
     if kind == "packed":
-        why = _width_problem(leaf_type, field, axes)
+        why = None if is_bits else _width_problem(leaf_type, field, axes)
     elif num_lists and sizes[-1:] and sizes[-1] is not None and not pa.types.is_null(leaf_type):
         why = _division_problem(sizes[-1], math.prod(field.shape[num_lists:]), axes)
     else:
@@ -229,6 +242,7 @@ def _plan_field(found: _Found, field: FieldPlan) -> FieldProjection:
         kind=kind,
         num_lists=num_lists,
         tensor_shape=tensor_shape,
+        is_bits=is_bits,
     )
 
 
@@ -305,7 +319,7 @@ def _columns(members: Any, names: tuple[str, ...], first_leaf: int) -> Iterator[
 def _packed_dtype_of(member: Any) -> str | None:
     """What `PACKED_KEY` says of an Arrow field; what nobody knows is as good as nothing."""
     dtype: str = (member.metadata or {}).get(PACKED_KEY, b"").decode(errors="replace")
-    return dtype if dtype in SOURCE_DTYPES else None
+    return dtype if dtype in SOURCE_DTYPES or dtype == PACKED_BITS else None
 
 
 def _members(column: _Found) -> list[_Found]:

@@ -53,8 +53,8 @@ def columns_of(workload: str) -> list[str]:
     return [field["name"] for field in bench.fields_of(workload)]
 
 
-def write_layouts(data: Path, workload: str, lance: str | None) -> dict[str, Path]:
-    """Writes a workload in every layout, where it is not yet, and returns their folders."""
+def write_layouts(data: Path, workload: str, layouts: list[str], lance: str | None) -> dict[str, Path]:
+    """Writes a workload in these layouts, where it is not yet, and returns their folders by name."""
     source = sorted((data / "made" / workload).glob("*.parquet"))
     folders = {DEFAULTS: data / "defaults" / workload}
     if not folders[DEFAULTS].exists():
@@ -62,6 +62,8 @@ def write_layouts(data: Path, workload: str, lance: str | None) -> dict[str, Pat
         for path in source:
             pq.write_table(pq.read_table(path, columns=columns_of(workload)), folders[DEFAULTS] / path.name)
     for name, layout in LAYOUTS.items():
+        if name not in layouts:
+            continue
         to = data / name / workload
         folders[name] = to / "train"
         if (to / "m.json").exists():
@@ -118,6 +120,7 @@ def main() -> int:
     parser.add_argument("--bench", type=Path, default=bench.ROOT.parent / "shared" / "bench")
     parser.add_argument("--data", type=Path, help="folder for the data, kept for the next run")
     parser.add_argument("--sets", default=",".join(bench.BATCH_SIZES), help="workloads, comma-separated")
+    parser.add_argument("--layouts", default=",".join(LAYOUTS), help="beside pyarrow's defaults, comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lance", help="a Python that has pylance")
@@ -132,7 +135,10 @@ def main() -> int:
     maker = [sys.executable, str(arguments.bench / "make_data.py"), str(arguments.data / "made")]
     subprocess.run([*maker, "--sets", arguments.sets], check=True)
     pa.set_cpu_count(arguments.threads)
-    folders = {workload: write_layouts(arguments.data, workload, arguments.lance) for workload in sets}
+    folders = {
+        workload: write_layouts(arguments.data, workload, arguments.layouts.split(","), arguments.lance)
+        for workload in sets
+    }
     sizes = {
         workload: {
             layout: sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) for layout, folder in of.items()

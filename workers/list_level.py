@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from o41td.workers.leaf_values import LeafValues, validity_of
 
-__all__ = ["ListLevel", "bytes_level_of", "item_places", "list_level_of", "packed_values_of", "tensor_level_of"]
+__all__ = [
+    "ListLevel",
+    "bytes_level_of",
+    "item_places",
+    "list_level_of",
+    "packed_values_of",
+    "tensor_level_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,11 @@ class ListLevel:
         """The level of the rows at `places`, in that order."""
         valid = None if self.valid is None else self.valid[places]
         return ListLevel(self.starts[places], self.lengths[places], valid, self.items)
+
+    def part(self, start: int, stop: int) -> ListLevel:
+        """The level of rows [start, stop)."""
+        valid = None if self.valid is None else self.valid[start:stop]
+        return ListLevel(self.starts[start:stop], self.lengths[start:stop], valid, self.items)
 
     def without(self, gone: NDArray[np.bool_]) -> ListLevel:
         """The level with some rows empty."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.fields import FieldPlan
-from o41td.projection import plan_projection
+from o41td.projection import packed_dtypes_of, plan_projection
 from o41td.workers.project import Projector, RefusedRows
 
 __all__ = ["PartsProjector", "RowsInParts"]
@@ -58,10 +58,11 @@ class PartsProjector:
             own = None if places is None else places[first : first + num_rows]
             regions = {name: region[first:] for name, region in out.items()} if own is None else out
             for layer, table, projectors in zip(self._layers, tables, self._projectors, strict=True):
-                projector = projectors.get(table.schema)
+                schema = table.schema, packed_dtypes_of(table.schema)
+                projector = projectors.get(schema)
                 if projector is None:
                     plan = plan_projection(table.schema, layer, source=source, shard=shard)
-                    projector = projectors[table.schema] = Projector(plan)
+                    projector = projectors[schema] = Projector(plan)
                 of_layer = projector.write_fitting(
                     table,
                     regions,

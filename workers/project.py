@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from o41td.errors import SchemaError, ValueRefusedError
@@ -34,8 +35,9 @@ from o41td.workers.list_level import (
     packed_values_of,
     tensor_level_of,
 )
+from o41td.workers.packed_bits import broken_bits, packed_bits_of, padded_bits_of
 from o41td.workers.ragged import copy_ragged
-from o41td.workers.slot_rows import SlotRows
+from o41td.workers.slot_rows import SlotRows, order_of
 
 __all__ = ["Projector", "RefusedRows"]
 
@@ -51,6 +53,12 @@ class RefusedRows:
 _CHECKED_ITEMS = 128 << 10
 """Items that are looked at one by one at a time: each takes some 30 bytes meanwhile, 4 MiB in all."""
 
+_MANY_SCALARS = 8
+"""Scalar fields for which it is worth it to turn places round."""
+
+_BITS = 1 << 20
+"""Packed bits that are made bools at a time, of a byte each."""
+
 
 class Projector:
     """Writes the rows of decoded tables into a slot.
@@ -61,6 +69,7 @@ class Projector:
 
     def __init__(self, plan: ProjectionPlan) -> None:
         self._columns = tuple(_ColumnWriter(item) for item in plan.fields)
+        self._num_scalars = sum(not item.field.shape for item in plan.fields)
         self._schema: Any = None
         self._places: list[int] = []
 
@@ -110,9 +119,10 @@ class Projector:
             self._schema = table.schema
         refusals = _Refusals()
         num_rows = table.num_rows
+        order = None if places is None or self._num_scalars < _MANY_SCALARS else order_of(places)
         for column, place in zip(self._columns, self._places, strict=True):
             region = out[column.name]
-            rows = SlotRows(region[:num_rows]) if places is None else SlotRows(region, places)
+            rows = SlotRows(region[:num_rows]) if places is None else SlotRows(region, places, order)
             column.write(table.column(place), rows, refusals)
         if refusals.row is None:
             return None
@@ -226,6 +236,9 @@ class _ColumnWriter:
         assert self._packed is not None
         size = self._packed.itemsize
         level = _under(bytes_level_of(array), above)
+        if self._item.is_bits:
+            self._write_bits(level, rows, place)
+            return
         broken = level.lengths % size != 0
         if broken.any():
             row = int(np.argmax(broken))
@@ -247,6 +260,35 @@ class _ColumnWriter:
         places = np.where(level.lengths == 1, level.starts, 0)
         values = leaf.values.take(places) if len(leaf.values) else np.zeros(len(places), leaf.values.dtype)
         self._write_scalars(LeafValues(values, _both(level.valid, ~wrong if wrong.any() else None)), rows, place, wrong)
+
+    def _write_bits(self, level: ListLevel, rows: SlotRows, place: _Place) -> None:
+        """Writes lists of bools that are packed as bits, some at a time: as values they take eight times the bytes."""
+        broken = broken_bits(level)
+        if broken.any():
+            count = level.lengths[int(np.argmax(broken))]
+            place.add(broken, f"{count} bytes", f"{count} bytes that are no packed bits")
+            level = level.without(broken)
+        if len(self._field.shape) == 1 and self._field.pad in (0, 1):
+            self._write_bit_rows(level, rows, place)
+            return
+        for start, stop in _runs_of(level.lengths * 8, _BITS):
+            bits, leaf = packed_bits_of(level.part(start, stop))
+            self._write_rows(bits, leaf, 0, rows.part(start, stop), place.of_rows(start, stop))
+
+    def _write_bit_rows(self, level: ListLevel, rows: SlotRows, place: _Place) -> None:
+        """Cuts and pads while a value is a bit, and makes it a bool only then."""
+        (width,) = self._field.shape
+        bits = padded_bits_of(level, width, pad=bool(self._field.pad))
+        num_rows = max(1, _BITS // width)
+        for start in range(0, len(rows), num_rows):
+            stop = min(len(rows), start + num_rows)
+            values = np.unpackbits(bits[start:stop], axis=1, count=width, bitorder="little").view(np.bool_)
+            if level.valid is None:
+                rows.part(start, stop).put(values)
+                continue
+            with rows.part(start, stop).side_by_side() as out:
+                out[...] = values
+                self._fill_nulls(~level.valid[start:stop], out, place.of_rows(start, stop), "the list is null")
 
     def _write_scalars(
         self, leaf: LeafValues, rows: SlotRows, place: _Place, refused: NDArray[np.bool_] | None = None
@@ -311,8 +353,8 @@ class _ColumnWriter:
             if leaf.valid is None and self._conversion_of(leaf).all_fit(leaf.values):
                 self._write_clean(level, leaf, flat)
             else:
-                for start, stop in _runs_of(np.minimum(level.lengths, flat.array.shape[1])):
-                    part = ListLevel(level.starts[start:stop], level.lengths[start:stop], None, level.items)
+                for start, stop in _runs_of(np.minimum(level.lengths, flat.array.shape[1]), _CHECKED_ITEMS):
+                    part = replace(level.part(start, stop), valid=None)
                     self._write_checked(part, leaf, flat.array[start:stop], place.of_rows(start, stop))
             if level.valid is not None:
                 self._fill_nulls(~level.valid, out, place, "the list is null")
@@ -323,8 +365,10 @@ class _ColumnWriter:
         num_rows, width = len(rows), rows.array.shape[1]
         length = int(level.lengths[0])
         first = int(level.starts[0])
-        if (level.lengths == length).all() and (np.diff(level.starts) == length).all():
-            dense = leaf.values[first : first + num_rows * length].reshape(num_rows, length)
+        step = int(level.starts[1]) - first if num_rows > 1 else length
+        if (level.lengths == length).all() and (np.diff(level.starts) == step).all():
+            size = leaf.values.itemsize
+            dense = as_strided(leaf.values[first:], (num_rows, length), (step * size, size), writeable=False)
             conversion.cast_into(dense[:, :width], rows.columns(0, length))
             if length < width:
                 rows.columns(length, width).put(self._field.pad)
@@ -411,13 +455,13 @@ class _Place:
         self._refusals.add(self._first_row + rows, self._column, value, why, advice)
 
 
-def _runs_of(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Cuts rows of so many items each into runs of at most `_CHECKED_ITEMS` items, or one row."""
+def _runs_of(counts: NDArray[np.int64], num_items: int) -> list[tuple[int, int]]:
+    """Cuts rows of so many items each into runs of at most `num_items` of them, or one row."""
     ends = np.cumsum(counts)
     cuts = [0]
     while cuts[-1] < len(counts):
         done = ends[cuts[-1] - 1] if cuts[-1] else 0
-        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, done + _CHECKED_ITEMS, side="right"))))
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, done + num_items, side="right"))))
     return list(pairwise(cuts))
 
 

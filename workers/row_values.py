@@ -27,7 +27,7 @@ from o41td.encodings import JSON_LINES, holds_records
 from o41td.fields import SOURCE_DTYPES
 from o41td.json_values import json_value
 from o41td.listing import is_local
-from o41td.projection import PACKED_KEY
+from o41td.projection import PACKED_BITS, PACKED_KEY
 from o41td.workers.child_storage import objects_of
 from o41td.workers.record_feed import open_feed
 from o41td.workers.record_reader import open_record_file
@@ -120,8 +120,13 @@ def _cell(batch: pa.RecordBatch, name: str, row: int) -> Any:
     """A value of the column of exactly this name, packed lists as lists: `a.b` brings the struct `a` along."""
     place = batch.schema.get_field_index(name)
     value = batch.column(place)[row].as_py()
-    packed = SOURCE_DTYPES.get((batch.schema.field(place).metadata or {}).get(PACKED_KEY, b"").decode())
-    return value if packed is None or value is None else np.frombuffer(value, packed).tolist()
+    dtype = (batch.schema.field(place).metadata or {}).get(PACKED_KEY, b"").decode()
+    if value is None or (dtype not in SOURCE_DTYPES and dtype != PACKED_BITS):
+        return value
+    if dtype == PACKED_BITS:
+        bits = np.unpackbits(np.frombuffer(value, np.uint8, offset=1), bitorder="little")
+        return bits[: len(bits) - value[0]].astype(bool).tolist()
+    return np.frombuffer(value, SOURCE_DTYPES[dtype]).tolist()
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,8 +59,11 @@ _SUFFIXES = {
     ".jsonl.zst": "jsonl",
     ".ndjson": "jsonl",
     ".ndjson.gz": "jsonl",
+    ".ndjson.zst": "jsonl",
     ".msgpack.zstf": "msgpack",
     ".tar": "webdataset",
+    ".tar.gz": "webdataset",
+    ".tgz": "webdataset",
 }
 
 
@@ -177,6 +180,10 @@ def _matches(entry: str, input_format: str | None) -> list[str]:
     else:
         raise MissingShardError(shard=path, detail="there is no such file or folder")
     if not found:
+        folders = sorted(os.path.dirname(index) for index in glob.glob(os.path.join(glob.escape(path), "*", MDS_INDEX)))
+        if folders:
+            names = ", ".join(map(os.path.basename, folders))
+            raise ConfigError(f"{entry} holds the MDS folders {names}", advice="Give the one, or each, that is meant")
         raise ConfigError(f"{entry!r} names no file", advice=f"Known are {', '.join(_SUFFIXES)}, and MDS folders")
     return found
 

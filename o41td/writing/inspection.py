@@ -126,8 +126,10 @@ def _layout_of(path: Path) -> dict[str, Any]:
     for place in range(metadata.num_columns):
         chunks = [group.column(place) for group in groups]
         path_in_schema = metadata.schema.column(place).path
-        place_of_field = file.schema_arrow.get_field_index(path_in_schema.partition(".")[0])
-        member = file.schema_arrow.field(place_of_field) if place_of_field >= 0 else None
+        schema = file.schema_arrow
+        names = (path_in_schema, path_in_schema.partition(".")[0])  # a name may hold dots itself
+        place_of_field = max(map(schema.get_field_index, names), key=lambda found: found >= 0)
+        member = schema.field(place_of_field) if place_of_field >= 0 else None
         columns.append(
             {
                 "name": path_in_schema,

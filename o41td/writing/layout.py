@@ -21,9 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from o41td.errors import ConfigError
-from o41td.fields import value_bytes
 from o41td.projection import PACKED_KEY
-from o41td.writing.packed_lists import ListFacts, pack_lists, packed_dtype_of
+from o41td.writing.packed_lists import ListFacts, pack_lists, packed_bytes_of, packed_dtype_of
 
 __all__ = [
     "BALANCED",
@@ -171,7 +170,8 @@ def _unencoded(member: Any, layout: Layout, has_nulls: bool, facts: ListFacts | 
         return ColumnLayout(field=field_here)
     metadata = {**(member.metadata or {}), PACKED_KEY: dtype.encode()}
     length = facts.length or None
-    kind = pa.binary(length * value_bytes(dtype)) if length else pa.binary()
+    width = packed_bytes_of(dtype, length)
+    kind = pa.binary(width) if width else pa.binary()
     return ColumnLayout(
         field=pa.field(member.name, kind, has_nulls, metadata), packed=dtype, length=length, encoding="PLAIN"
     )

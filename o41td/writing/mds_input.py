@@ -10,14 +10,17 @@ import bz2
 import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import zstandard
 
 from o41td.errors import ConfigError, CorruptDataError
 from o41td.plain_json import parse_plain_json
+from o41td.writing.array_values import list_value_of
 from o41td.writing.record_batches import record_batches
 
 __all__ = ["MDS_INDEX", "mds_batches"]
@@ -41,10 +44,12 @@ _ARRAY_DTYPES = {
     66: "float64",
 }
 _SCALARS = frozenset(_ARRAY_DTYPES.values())
-_DECOMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {
-    "gz": gzip.decompress,
-    "bz2": bz2.decompress,
-    "zstd": lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data),
+_DECOMPRESSORS: Mapping[str, Callable[[bytes, int], bytes]] = {
+    "br": lambda data, size: pa.decompress(data, size, codec="brotli", asbytes=True),
+    "bz2": lambda data, _size: bz2.decompress(data),
+    "gz": lambda data, _size: gzip.decompress(data),
+    "snappy": lambda data, size: pa.decompress(data, size, codec="snappy", asbytes=True),
+    "zstd": lambda data, _size: zstandard.ZstdDecompressor().decompressobj().decompress(data),
 }
 
 _Decoder = Callable[[bytes], Any]
@@ -107,7 +112,7 @@ def _bytes_of(folder: Path, shard: Mapping[str, Any]) -> tuple[bytes, str]:
     if decompress is None:
         raise ConfigError(f"{folder}: compression {name!r} is not known; {', '.join(_DECOMPRESSORS)} are")
     packed = folder / shard["zip_data"]["basename"]
-    return decompress(packed.read_bytes()), str(packed)
+    return decompress(packed.read_bytes(), int(shard["raw_data"]["bytes"])), str(packed)
 
 
 def _decoder_of(encoding: str) -> _Decoder:
@@ -123,9 +128,16 @@ def _decoder_of(encoding: str) -> _Decoder:
         "int": lambda data: int(np.frombuffer(data, "<i8", 1)[0]),
         "str_int": int,
         "str_float": float,
+        "str_decimal": lambda data: Decimal(data.decode()),
         "json": json.loads,
         "jpeg": bytes,
         "png": bytes,
+        "pil": bytes,  # width, height, the mode's length, the mode, raw pixels
+        "jpeg_array": _images_of,
+        "jpegarray": _images_of,
+        "list[jpeg]": lambda data: _images_of(data[4:]),  # behind four bytes that mean nothing yet
+        "list[png]": lambda data: _images_of(data[4:]),
+        "list[pil]": lambda data: _images_of(data[4:]),
     }
     if name not in known:
         why = "pickles are not read, since they can run code" if name == "pkl" else "it is not known"
@@ -133,8 +145,16 @@ def _decoder_of(encoding: str) -> _Decoder:
     return known[name]
 
 
+def _images_of(data: bytes) -> list[bytes]:
+    """How many there are, the size of each, and their bytes."""
+    (count,) = np.frombuffer(data, "<u4", 1).tolist()
+    sizes = np.frombuffer(data, "<u4", count, 4)
+    ends = (4 + 4 * count + np.cumsum(sizes, dtype=np.int64)).tolist()
+    return [data[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)]
+
+
 def _scalar_decoder(dtype: str) -> _Decoder:
-    return lambda data: np.frombuffer(data, dtype, 1)[0].item()
+    return lambda data: np.frombuffer(data, dtype, 1)[0]  # of its own dtype to Arrow
 
 
 def _array_decoder(dtype: str | None, shape: tuple[int, ...] | None) -> _Decoder:
@@ -146,7 +166,6 @@ def _array_decoder(dtype: str | None, shape: tuple[int, ...] | None) -> _Decoder
             num_dims, width = data[at] >> 2, data[at] & 3
             dims = tuple(np.frombuffer(data, _SHAPE_DTYPES[width], num_dims, at + 1).tolist())
             at += 1 + num_dims * (1 << width)
-        values = np.frombuffer(data, kind, offset=at).reshape(dims)
-        return values if values.ndim == 1 else values.tolist()
+        return list_value_of(np.frombuffer(data, kind, offset=at).reshape(dims))
 
     return decode

@@ -2,7 +2,8 @@
 
 A list column of Parquet carries a level for every value, and decoding those costs more than the values themselves.
 Packed, a list is one value: of 2 048 tokens below 65 536 it is read five to ten times as fast (docs/layout.md). The
-Arrow field's metadata says what was packed, so that the reader takes it for the list it was.
+Arrow field's metadata says what was packed, so that the reader takes it for the list it was. Bools are packed as bits,
+behind a byte that says how many bits of the last byte are none of the list's.
 
 Only flat lists are packed, and only where no item is null; a null list stays a null value.
 """
@@ -16,11 +17,23 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from o41td.fields import SOURCE_DTYPES, value_bytes
-from o41td.projection import PACKED_KEY
+from o41td.projection import PACKED_BITS, PACKED_KEY
+from o41td.workers.list_level import bytes_level_of, item_places
+from o41td.workers.packed_bits import broken_bits, packed_bits_of
 
-__all__ = ["ListFacts", "is_flat_list", "list_facts_of", "pack_lists", "packed_dtype_of", "unpack_lists", "unpacked"]
+__all__ = [
+    "ListFacts",
+    "is_flat_list",
+    "list_facts_of",
+    "pack_lists",
+    "packed_bytes_of",
+    "packed_dtype_of",
+    "unpack_lists",
+    "unpacked",
+]
 
 _DTYPE_NAMES = {np.dtype(dtype): name for name, dtype in SOURCE_DTYPES.items()}
 _NARROW_FIRST = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64")
@@ -97,7 +110,7 @@ def packed_dtype_of(list_type: Any, facts: ListFacts) -> str | None:
         return None
     item = list_type.value_type
     if pa.types.is_boolean(item):
-        return "bool"
+        return PACKED_BITS
     own = np.dtype(item.to_pandas_dtype()).newbyteorder("<")
     if own.kind == "f":
         return _DTYPE_NAMES.get(own)
@@ -118,24 +131,56 @@ def pack_lists(column: Any, dtype: str, length: int | None) -> Any:
         dtype: What `packed_dtype_of` said.
         length: What `ListFacts.length` said of all lists, this array's and others'.
     """
-    numbers = np.dtype(SOURCE_DTYPES[dtype])
     values = column.flatten()
+    if dtype == PACKED_BITS:
+        return _packed_bits(column, values, length)
+    numbers = np.dtype(SOURCE_DTYPES[dtype])
     flat = np.ascontiguousarray(values.to_numpy(zero_copy_only=False).astype(numbers, copy=False))
+    return _binary(column, flat, _lengths_of(column) * numbers.itemsize, packed_bytes_of(dtype, length))
+
+
+def packed_bytes_of(dtype: str, length: int | None) -> int | None:
+    """Returns how many bytes every value takes where all lists are of one length; None where they are not."""
+    if not length:
+        return None
+    return 1 + (length + 7) // 8 if dtype == PACKED_BITS else length * value_bytes(dtype)
+
+
+def _packed_bits(column: Any, values: Any, length: int | None) -> Any:
+    lengths = _lengths_of(column)
+    num_bytes = (lengths + 7) // 8
+    ends = np.cumsum(num_bytes)
+    bits = np.zeros(8 * int(num_bytes.sum()), np.bool_)
+    bits[item_places((ends - num_bytes) * 8, lengths)] = values.to_numpy(zero_copy_only=False)
+    there = np.ones(len(column), np.int64) if column.null_count == 0 else column.is_valid().to_numpy(False).astype(int)
+    flat = np.empty(int((num_bytes + there).sum()), np.uint8)
+    starts = np.cumsum(num_bytes + there) - num_bytes
+    flat[item_places(starts, num_bytes)] = np.packbits(bits, bitorder="little")
+    flat[(starts - there)[there > 0]] = (num_bytes * 8 - lengths)[there > 0]
+    return _binary(column, flat, num_bytes + there, packed_bytes_of(PACKED_BITS, length))
+
+
+def _lengths_of(column: Any) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+    return lengths
+
+
+def _binary(column: Any, flat: NDArray[Any], num_bytes: NDArray[np.int64], width: int | None) -> Any:
+    """Values of so many bytes each, null where the column's are; of a fixed size if `width` says so."""
     data = pa.py_buffer(flat)
-    if length:
-        return pa.Array.from_buffers(pa.binary(length * numbers.itemsize), len(column), [None, data])
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+    if width:
+        return pa.Array.from_buffers(pa.binary(width), len(column), [None, data])
     offsets = np.zeros(len(column) + 1, np.int64)
-    np.cumsum(lengths * numbers.itemsize, out=offsets[1:])
-    valid = None
-    if column.null_count:
-        valid = column.is_valid().buffers()[1]
+    np.cumsum(num_bytes, out=offsets[1:])
+    valid = column.is_valid().buffers()[1] if column.null_count else None
     packed = pa.Array.from_buffers(pa.large_binary(), len(column), [valid, pa.py_buffer(offsets), data])
     return packed if offsets[-1] >= 2**31 else packed.cast(pa.binary())
 
 
 def unpack_lists(column: Any, dtype: str) -> Any:
     """Returns packed lists as lists again, of the dtype that they were packed in."""
+    if dtype == PACKED_BITS:
+        return _unpacked_bits(column)
     numbers = np.dtype(SOURCE_DTYPES[dtype])
     as_large = column.cast(pa.large_binary())
     buffers = as_large.buffers()
@@ -148,12 +193,24 @@ def unpack_lists(column: Any, dtype: str) -> Any:
     )
 
 
+def _unpacked_bits(column: Any) -> Any:
+    level = bytes_level_of(column)
+    if broken_bits(level).any():
+        raise ValueError("a value is no packed bits")
+    bits, leaf = packed_bits_of(level)
+    offsets = np.append(0, np.cumsum(bits.lengths))
+    values = leaf.values[item_places(bits.starts, bits.lengths)]
+    return pa.LargeListArray.from_arrays(
+        pa.array(offsets), pa.array(values), mask=column.is_null() if column.null_count else None
+    )
+
+
 def unpacked(batch: Any) -> Any:
     """Returns a record batch with every packed column as lists, which is what it stands for."""
     fields, columns = [], []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         dtype = (field.metadata or {}).get(PACKED_KEY, b"").decode(errors="replace")
-        if dtype in SOURCE_DTYPES and _is_binary(field.type):
+        if (dtype in SOURCE_DTYPES or dtype == PACKED_BITS) and _is_binary(field.type):
             column = unpack_lists(column, dtype)  # noqa: PLW2901 - the same column, as what it stands for
             field = pa.field(field.name, column.type, field.nullable)  # noqa: PLW2901 - as above
         fields.append(field)

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from o41td.errors import DataError, SchemaError
+from o41td.projection import packed_dtypes_of
+from o41td.writing.packed_lists import unpacked
 
 __all__ = ["BATCH_ROWS", "record_batches"]
 
@@ -21,7 +23,7 @@ BATCH_ROWS = 1024
 
 
 def record_batches(records: Any, schema: Any = None) -> Iterator[Any]:
-    """Yields records as record batches of at most `BATCH_ROWS` rows, none empty.
+    """Yields records as record batches of at most `BATCH_ROWS` rows, none empty, packed lists as lists.
 
     Args:
         records: A table, a record batch, a record batch reader, or an iterable of dicts, tables and record batches.
@@ -45,6 +47,10 @@ def _batches_of(item: Any, first_row: int, schema: Any) -> Iterator[Any]:
         item = _batch_of_dicts(item, first_row, schema)
     elif not isinstance(item, pa.Table | pa.RecordBatch):
         raise DataError(f"a record is a dict, and tables and record batches hold some; {type(item).__name__} does not")
+    if any(packed_dtypes_of(item.schema)):
+        # Arrow takes columns that pack different dtypes for columns of one type.
+        batches = item.to_batches() if isinstance(item, pa.Table) else [item]
+        item = pa.Table.from_batches([unpacked(batch) for batch in batches], None if batches else pa.schema([]))
     names = item.schema.names
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:

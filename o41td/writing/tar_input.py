@@ -1,13 +1,14 @@
 """WebDataset tars as record batches: files whose names agree up to the first dot are one sample.
 
-A sample's columns are `__key__` and its files' suffixes. `.json` becomes its value, `.npy` a list, `.cls` and `.id`
-integers, `.txt` text; all else stays bytes. Nothing is unpickled.
+A sample's columns are `__key__` and its files' suffixes, in lower case. `.json` becomes its value, `.npy` a list,
+`.cls` and `.id` integers, `.txt` text; all else stays bytes. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from o41td.errors import CorruptDataError
+from o41td.writing.array_values import list_value_of
 from o41td.writing.record_batches import record_batches
 
 __all__ = ["tar_batches"]
@@ -37,8 +39,9 @@ def _samples_of(path: Path) -> Iterator[dict[str, Any]]:
         for member in tar:
             folder, _, name = member.name.rpartition("/")
             stem, dot, suffix = name.partition(".")
-            if not member.isfile() or not dot or not stem:
+            if not member.isfile() or not dot or not stem or _META.match(member.name):
                 continue
+            suffix = suffix.lower()
             key = f"{folder}/{stem}" if folder else stem
             if sample and sample["__key__"] != key:
                 yield sample
@@ -54,9 +57,11 @@ def _samples_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _array_of(data: bytes) -> Any:
-    values = np.lib.format.read_array(io.BytesIO(data))  # which refuses objects
-    return values if values.ndim == 1 else values.tolist()
+    return list_value_of(np.lib.format.read_array(io.BytesIO(data)))  # which refuses objects
 
+
+_META = re.compile("__[^/]*__($|/)")
+"""Names that are no sample's, to WebDataset."""
 
 _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     "json": json.loads,
@@ -70,7 +75,7 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
 
 
 def _value_of(data: bytes, suffix: str, where: str) -> Any:
-    decode = _DECODERS.get(suffix.rpartition(".")[2].lower())
+    decode = _DECODERS.get(suffix.rpartition(".")[2])
     if decode is None:
         return data
     try:

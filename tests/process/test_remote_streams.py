@@ -288,20 +288,24 @@ def test_the_command_line_reaches_stores_and_reads_no_environment(bucket, write_
     assert {asked.key_id for asked in bucket.proxy.log} == {"own-key"}
 
 
+def settings_file(folder, bucket):
+    """A file for `--storage`, with a key id of its own."""
+    path = folder / "storage.json"
+    settings = {
+        "endpointUrl": bucket.proxy.url,
+        "region": "us-east-1",
+        "accessKeyId": "the-key-id",
+        "secretAccessKey": "s",
+    }
+    path.write_text(json.dumps(settings))
+    return path
+
+
 def test_a_data_set_is_written_to_a_store_and_streamed_from_it(bucket, write_shards, open_stream, tmp_path):
     """`write --storage` publishes it, a manifest's split streams, and the prefix of all splits is refused."""
     paths = write_shards((60, 40))
-    (tmp_path / "storage.json").write_text(
-        json.dumps(
-            {
-                "endpointUrl": bucket.proxy.url,
-                "region": "us-east-1",
-                "accessKeyId": "the-key-id",
-                "secretAccessKey": "s",
-            }
-        )
-    )
-    where = ["--to", bucket.uri("sets/one"), "--storage", tmp_path / "storage.json", "--json"]
+    settings = settings_file(tmp_path, bucket)
+    where = ["--to", bucket.uri("sets/one"), "--storage", settings, "--json"]
     done = o41td_in_a_process(
         "write", *paths, "--split", "train=0.8", "--split", "validation=0.2", "--split-by", "id", *where
     )
@@ -319,6 +323,24 @@ def test_a_data_set_is_written_to_a_store_and_streamed_from_it(bucket, write_sha
         open_stream(mixed, storage=bucket.storage)
     own = ref.stream_config(ref.stage_of([bucket.uri("sets/one/validation/")], batch_size=8), fields=ref.ID_ONLY)
     assert sorted(ids + ref.ids_of(list(open_stream(own, storage=bucket.storage)))) == list(range(100))
+
+
+def test_sequences_are_packed_to_a_store_and_streamed_from_it(bucket, open_stream, tmp_path):
+    """`pack --storage` publishes them, and every token streams back from the store."""
+    documents = [[100 * row + place + 1 for place in range(1 + row % 13)] for row in range(60)]
+    pq.write_table(pa.table({"tokens": documents}), tmp_path / "documents.parquet")
+    where = ["--to", bucket.uri("sets/packed"), "--storage", settings_file(tmp_path, bucket), "--json"]
+    done = o41td_in_a_process("pack", tmp_path / "documents.parquet", "--length", "16", *where)
+    assert (done.code, done.err) == (0, "")
+    report = json.loads(done.out)
+    assert (report["documents"], report["tokens"]) == (60, sum(map(len, documents)))
+    assert report["manifest"] == bucket.uri("sets/packed/data-manifest-v1.json")
+    assert {asked.key_id for asked in bucket.proxy.log} == {"the-key-id"}
+    source = ManifestSource(manifest_uri=report["manifest"], split="train")
+    tokens = ProjectedField(name="tokens", dtype="i32", length=16)
+    config = ref.stream_config(ref.stage_of(source, batch_size=1), fields=[tokens])
+    streamed = np.concatenate([batch["tokens"].ravel() for batch in open_stream(config, storage=bucket.storage)])
+    assert sorted(streamed[streamed > 0].tolist()) == sorted(token for document in documents for token in document)
 
 
 def test_check_looks_at_the_store(bucket, write_shards):

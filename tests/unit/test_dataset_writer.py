@@ -60,6 +60,15 @@ def test_records_may_come_in_any_form(writer, tmp_path):
     assert len(digests) == 1
 
 
+def test_packed_tables_are_taken_for_the_lists_they_hold(writer, tmp_path):
+    """Tables of shards that pack different dtypes, which are of one type to Arrow, give the rows that were saved."""
+    rows = [[{"x": [1, 2], "m": [True]}], [{"x": [100_000, -2], "m": []}]]
+    shards = [writer.save("train", None, some, shard_id=str(place)) for place, some in enumerate(rows)]
+    tables = [pq.read_table(tmp_path / "set" / shard.uri) for shard in shards]
+    both = writer.save("train", None, tables, shard_id="both")
+    assert rows_of(tmp_path / "set" / both.uri) == [*rows[0], *rows[1]]
+
+
 def test_keys_may_be_missing_and_types_may_widen(writer, tmp_path):
     """A key that some records lack is null there, empty lists take the type of others, whole numbers become floats."""
     records = [{"a": 1, "x": []}] * 1500 + [{"b": 2.5, "x": [7], "a": 0.5}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from o41td.errors import SchemaError
 from o41td.fields import FieldPlan
 from o41td.projection import PACKED_KEY, PlanMemory, plan_projection
+from o41td.workers.parts_projector import PartsProjector
 from o41td.workers.project import Projector
 from o41td.writing.packed_lists import ListFacts, list_facts_of, pack_lists, packed_dtype_of, unpack_lists, unpacked
 
@@ -58,7 +61,7 @@ def test_lists_of_one_length_become_fixed_size_values():
         (pa.float32(), [1.0], "f32"),
         (pa.float16(), [np.float16(1)], "f16"),
         (pa.float64(), [1.0], "f64"),
-        (pa.bool_(), [True], "bool"),
+        (pa.bool_(), [True], "bits"),
         (pa.int32(), [], "i32"),
     ],
 )
@@ -83,6 +86,19 @@ def test_facts_of_batches_join():
     assert list_facts_of(batches)["x"].length is None
 
 
+def test_bools_become_bits():
+    """Behind a byte that says how many bits are left over, the lowest bit first; a null has no bytes; and back."""
+    rows = [[True, False, True], None, [], [True] * 9]
+    lists = pa.array([[False], *rows])[1:]
+    packed = pack_lists(lists, "bits", ListFacts.of(lists).length)
+    assert packed.to_pylist() == [b"\x05\x05", None, b"\x00", b"\x07\xff\x01"]
+    assert unpack_lists(packed, "bits").to_pylist() == rows
+    assert unpack_lists(packed[1:3], "bits").to_pylist() == rows[1:3]
+    same = pack_lists(pa.array([[True] * 10, [False] * 10]), "bits", 10)
+    assert same.type == pa.binary(3)
+    assert same.to_pylist() == [b"\x06\xff\x03", b"\x06\x00\x00"]
+
+
 def packed_table(rows, dtype="u16"):
     """A table of one packed column, as the writer lays it out."""
     lists = pa.array(rows, pa.list_(pa.int64()))
@@ -99,6 +115,55 @@ def test_a_packed_column_is_read_as_the_lists_it_was():
         out = {"x": np.empty((4, 3), np.int32)}
         Projector(plans.plan_of(table.schema, [field])).write(table, out)
         assert out["x"].tolist() == [[1, 2, 300], [-1, -1, -1], [7, -1, -1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("bool", (40,)), ("i32", (70,)), ("bool", (5, 4))])
+@pytest.mark.parametrize("longest", [None, 60, 300_000])
+def test_packed_bits_are_read_as_the_bools_they_were(dtype, shape, longest):
+    """Cut and padded, ragged or all as long, nulls among them or not, and many more than are made bools at a time."""
+    random = np.random.default_rng(1)
+    lengths = [60] * 30 if longest is None else random.integers(0, longest // 4, 30) * 4
+    rows: list[list[bool] | None] = [(random.random(length) < 0.5).tolist() for length in lengths]
+    if longest == 60:
+        rows[7] = None
+    field = FieldPlan(name="x", source="x", dtype=dtype, shape=shape, pad=1, null=0)
+    width = int(np.prod(shape))
+    expected = [[0] * width if row is None else (row + [True] * width)[:width] for row in rows]
+    lists = pa.array(rows, pa.list_(pa.bool_()))
+    packed = pack_lists(lists, "bits", ListFacts.of(lists).length)
+    table = pa.table([packed], schema=pa.schema([pa.field("x", packed.type, metadata={PACKED_KEY: b"bits"})]))
+    projector = Projector(plan_projection(table.schema, [field]))
+    places = random.permutation(30)
+    out = np.empty((30, *shape), field.numpy_dtype)
+    projector.write(table, {"x": out}, places=places)
+    assert (out[places].reshape(30, width) == np.array(expected)).all()
+    out = np.empty((11, *shape), field.numpy_dtype)
+    projector.write(table.slice(5, 11), {"x": out})
+    assert (out.reshape(11, width) == np.array(expected[5:16])).all()
+
+
+def test_damaged_bits_are_refused():
+    """Values without a first byte, or with one that cannot be, are refused; the rows beside them are written."""
+    packed = pa.array([b"\x05\x05", b"", b"\x08\xff", b"\x01", b"\x07\x01"])
+    schema = pa.schema([pa.field("x", packed.type, metadata={PACKED_KEY: b"bits"})])
+    field = FieldPlan(name="x", source="x", dtype="bool", shape=(3,))
+    out = np.empty((5, 3), np.bool_)
+    refused = Projector(plan_projection(schema, [field])).write_fitting(pa.table([packed], schema=schema), {"x": out})
+    assert refused is not None
+    assert refused.rows.tolist() == [1, 2, 3]
+    assert "no packed bits" in str(refused.error)
+    assert out[[0, 4]].tolist() == [[True, False, True], [True, False, False]]
+    with pytest.raises(ValueError, match="no packed bits"):
+        unpack_lists(packed, "bits")
+
+
+def test_parts_that_pack_different_dtypes():
+    """Columns that are of one type to Arrow are read part by part as what each part packs."""
+    rows = SimpleNamespace(parts=[(2, [packed_table([[1], [2]], "u16")]), (1, [packed_table([[70000]], "i32")])])
+    field = FieldPlan(name="x", source="x", dtype="i32", shape=(1,))
+    out = {"x": np.empty((3, 1), np.int32)}
+    assert PartsProjector([[field]]).write_fitting(rows, out) is None
+    assert out["x"].tolist() == [[1], [2], [70000]]
 
 
 def test_a_config_that_says_another_packing_is_refused():

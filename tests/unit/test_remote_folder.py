@@ -11,6 +11,7 @@ import pytest
 from o41td import DatasetConflictError, DatasetWriter, StorageConfig, StorageError
 from o41td.manifest import parse_manifest
 from o41td.writing.conversion import WriteJob, run_write
+from o41td.writing.packed_documents import PackJob, run_pack
 
 ROWS = [{"id": i, "tokens": [i] * 4} for i in range(20)]
 
@@ -91,6 +92,18 @@ def test_write_to_a_store(place, tmp_path):
     job = WriteJob(inputs=[str(path)], manifest_uri=f"{uri}/m.json", splits={"train": 1.0}, shuffle=True)
     assert run_write(job, storage=storage).rows == 50
     assert run_write(job, storage=storage).reused == 1
+
+
+def test_pack_to_a_store(place, tmp_path):
+    """`o41td pack` works on a store, and run again finds there what it has done."""
+    uri, storage = place
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"tokens": {[i + 1] * (i % 7 + 1)}}}\n' for i in range(50)))
+    job = PackJob(inputs=[str(path)], manifest_uri=f"{uri}/m.json", length=8)
+    first = run_pack(job, storage=storage)
+    assert (first.reused, first.counts.tokens) == (0, sum(i % 7 + 1 for i in range(50)))
+    again = run_pack(job, storage=storage)
+    assert (again.reused, again.counts) == (len(first.shards), first.counts)
 
 
 def test_s3_without_credentials_is_refused():

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from o41td import DatasetWriter
 from o41td.workers.row_values import values_of_rows
 from record_writer import ENCODINGS, write_records
 
@@ -22,6 +23,14 @@ def test_rows_are_shown_in_the_order_asked_for(tmp_path, encoding):
         [(path, encoding, 0, row) for row in asked], [("words", None), ("numbers", "tokens"), ("id", "gone")]
     )
     assert shown == [{"words": f"row {row}", "numbers": [row, 2 * row], "id": row} for row in asked]
+
+
+def test_packed_lists_are_shown_as_lists(tmp_path):
+    """Numbers, and bools that are packed as bits; a null is null, and an empty list is empty."""
+    rows = [{"x": [1, 300], "m": [True, False, True]}, {"x": None, "m": None}, {"x": [], "m": []}]
+    shard = DatasetWriter(tmp_path / "m.json").save("train", None, rows, shard_id="0")
+    asked = [(str(tmp_path / shard.uri), "parquet", 0, row) for row in range(3)]
+    assert values_of_rows(asked, [("x", None), ("m", None)]) == rows
 
 
 def test_a_flat_name_is_told_from_a_struct_and_odd_values_are_made_plain(tmp_path):

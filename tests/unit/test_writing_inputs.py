@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
 import pickle
 import struct
 import tarfile
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +55,8 @@ def test_lines_of_json(tmp_path):
     (tmp_path / "c.jsonl.zst").write_bytes(zstandard.compress(text[:99]) + zstandard.compress(text[99:]))
     for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"):
         assert read(tmp_path / name) == ROWS[:6]
+        renamed = (tmp_path / name).rename(tmp_path / name.replace("jsonl", "ndjson"))
+        assert read(renamed) == ROWS[:6]
 
 
 def test_frames_of_messages(tmp_path):
@@ -73,7 +77,16 @@ def test_csv(tmp_path):
         read(tmp_path / "b.csv")
 
 
-def mds_folder(folder, columns, samples, *, compress=False):
+COMPRESS = {
+    "br": lambda data: pa.compress(data, "brotli", asbytes=True),
+    "bz2": bz2.compress,
+    "gz": gzip.compress,
+    "snappy": lambda data: pa.compress(data, "snappy", asbytes=True),
+    "zstd": zstandard.compress,
+}
+
+
+def mds_folder(folder, columns=(), samples=(), *, compression=None):
     """An MDS folder, put together from the format's description: columns are (name, encoding, size or None)."""
     folder.mkdir()
     blobs = []
@@ -84,24 +97,24 @@ def mds_folder(folder, columns, samples, *, compress=False):
     start = 4 + 4 * (len(blobs) + 1) + len(config)
     offsets = start + np.cumsum([0, *map(len, blobs)])
     data = struct.pack("<I", len(blobs)) + offsets.astype("<u4").tobytes() + config + b"".join(blobs)
-    name = "shard.00000.mds" + (".zstd" if compress else "")
-    (folder / name).write_bytes(zstandard.compress(data) if compress else data)
+    name = "shard.00000.mds" + (f".{compression}" if compression else "")
+    (folder / name).write_bytes(COMPRESS[compression](data) if compression else data)
     shard = {
         "format": "mds",
         "samples": len(blobs),
         "column_names": [name for name, _, _ in columns],
         "column_encodings": [encoding for _, encoding, _ in columns],
         "column_sizes": [size for _, _, size in columns],
-        "compression": "zstd:3" if compress else None,
+        "compression": f"{compression}:3" if compression else None,
         "raw_data": {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}},
-        "zip_data": {"basename": name, "bytes": 1, "hashes": {}} if compress else None,
+        "zip_data": {"basename": name, "bytes": 1, "hashes": {}} if compression else None,
     }
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
     return folder
 
 
-@pytest.mark.parametrize("compress", [False, True])
-def test_an_mds_folder(tmp_path, compress):
+@pytest.mark.parametrize("compression", [None, "br", "bz2", "gz", "snappy", "zstd"])
+def test_an_mds_folder(tmp_path, compression):
     """Scalars, text and arrays of fixed and of stated dtype and shape come out of an MDS folder."""
     columns = [
         ("id", "int", 8),
@@ -111,6 +124,9 @@ def test_an_mds_folder(tmp_path, compress):
         ("grid", "ndarray", None),
         ("score", "float32", 4),
         ("extra", "json", None),
+        ("price", "str_decimal", None),
+        ("pictures", "list[png]", None),
+        ("frames", "jpeg_array", None),
     ]
 
     def sample(i):
@@ -124,9 +140,12 @@ def test_an_mds_folder(tmp_path, compress):
             bytes([66, 2 << 2 | 1]) + np.array([2, 3], "<u2").tobytes() + grid.tobytes(),  # float64, axes in two bytes
             struct.pack("<f", i / 4),
             json.dumps({"k": [i]}).encode(),
+            f"{i}.25".encode(),
+            struct.pack("<4I", 0, 2, 1, 3) + b"abbb",  # nothing, two of them, their sizes
+            struct.pack("<2I", 1, 2) + b"cc",
         ]
 
-    folder = mds_folder(tmp_path / "mds", columns, [sample(i) for i in range(3)], compress=compress)
+    folder = mds_folder(tmp_path / "mds", columns, [sample(i) for i in range(3)], compression=compression)
     assert read(folder)[2] == {
         "id": -2,
         "text": "é2",
@@ -135,7 +154,26 @@ def test_an_mds_folder(tmp_path, compress):
         "grid": [[2.0, 1.0, 2.0], [3.0, 4.0, 5.0]],
         "score": 0.5,
         "extra": {"k": [2]},
+        "price": Decimal("2.25"),
+        "pictures": [b"a", b"bbb"],
+        "frames": [b"cc"],
     }
+    (part,) = read_inputs(list_inputs([str(folder)]))
+    types = {name: str(part.batch.schema.field(name).type) for name in ("score", "tokens", "pair")}
+    assert types == {"score": "float", "tokens": "list<item: int32>", "pair": "list<item: uint16>"}
+
+
+def test_real_folders_of_mds(tmp_path):
+    """What mosaicml-streaming's own writer has written, several shards of it, is read as what was given to it."""
+    streaming = pytest.importorskip("streaming")
+    columns = {"id": "int", "text": "str", "tokens": "ndarray:uint16", "grid": "ndarray", "score": "float32"}
+    grid = np.arange(6, dtype=np.float64).reshape(2, 3)
+    rows = [{"id": i, "text": f"é{i}", "tokens": np.arange(i + 1, dtype=np.uint16), "score": i / 4} for i in range(99)]
+    with streaming.MDSWriter(out=str(tmp_path / "set"), columns=columns, compression="zstd", size_limit=4000) as writer:
+        for row in rows:
+            writer.write({**row, "grid": grid})
+    expected = [{**row, "tokens": row["tokens"].tolist(), "grid": grid.tolist()} for row in rows]
+    assert read(tmp_path / "set") == expected
 
 
 def test_pickles_are_not_read(tmp_path):
@@ -179,14 +217,33 @@ def test_a_webdataset_tar(tmp_path):
             ("d/0001.npy", tokens.getvalue()),
             ("d/0001.cls", b"3"),
             ("d/0001.meta.json", b'{"a": 1}'),
-            ("d/0001.jpg", b"\xff\xd8"),
+            ("d/0001.JPG", b"\xff\xd8"),
+            ("__meta__/0001.cls", b"of nobody"),
             ("d/0002.cls", b"4"),
         ],
     )
-    assert read(path) == [
-        {"__key__": "d/0001", "npy": [5, 6], "cls": 3, "meta.json": {"a": 1}, "jpg": b"\xff\xd8"},
-        {"__key__": "d/0002", "npy": None, "cls": 4, "meta.json": None, "jpg": None},
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert (
+        read(path)
+        == read(tmp_path / "b.tar.gz")
+        == [
+            {"__key__": "d/0001", "npy": [5, 6], "cls": 3, "meta.json": {"a": 1}, "jpg": b"\xff\xd8"},
+            {"__key__": "d/0002", "npy": None, "cls": 4, "meta.json": None, "jpg": None},
+        ]
+    )
+
+
+def test_real_tars_of_webdataset(tmp_path):
+    """What webdataset's own writer has written is read as its own reader does."""
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.TarWriter(str(tmp_path / "a.tar.gz")) as writer:
+        for i in range(3):
+            values = np.full((2, i), i, np.float32)
+            writer.write({"__key__": f"k{i}", "cls": i, "txt": f"é{i}", "json": {"i": i}, "npy": values})
+    rows = [
+        {"__key__": f"k{i}", "cls": i, "txt": f"é{i}", "json": {"i": i}, "npy": [[float(i)] * i] * 2} for i in range(3)
     ]
+    assert read(tmp_path / "a.tar.gz") == rows
 
 
 def test_what_a_folder_names(tmp_path):
@@ -200,6 +257,10 @@ def test_what_a_folder_names(tmp_path):
     with pytest.raises(ConfigError, match="csv and jsonl"):
         read(folder)
     assert read(folder, input_format="csv") == [{"from": "z"}]
+    (tmp_path / "many").mkdir()
+    mds_folder(tmp_path / "many" / "train")
+    with pytest.raises(ConfigError, match="holds the MDS folders train"):
+        read(tmp_path / "many")
 
 
 def test_what_cannot_be_read(tmp_path):
