@@ -101,7 +101,7 @@ class Run:
             if not peer.resumes or workload not in self._workloads:
                 continue
             expected = self._expected(workload, whole=peer.converts == "all")
-            batches = int(expected["rows"] * RESUMED) // workload.batch_size
+            batches = int(expected["rows"] * RESUMED_AT) // workload.batch_size
             with tempfile.TemporaryDirectory() as folder:
                 state = ["--state", f"{folder}/state"]
                 head = self._heard("stop", name, workload, *state, "--batches", str(batches), timeout_s=600)
