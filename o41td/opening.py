@@ -10,7 +10,6 @@ it again ("cannot load module more than once per process"), and would have to be
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import sys
@@ -66,7 +65,7 @@ def open_batch_stream(
     cluster = _cluster_of(engine)
 
     with _coordinator_of(config) as process:
-        _import_undisturbed("o41td.stream_opening")
+        _import_undisturbed()
         from o41td.stream_opening import fresh_stream
 
         return fresh_stream(config, rank, world_size, storage, cluster=cluster, process=process, progress=progress)
@@ -113,7 +112,7 @@ def resume_batch_stream(
     cluster = _cluster_of(engine)
 
     with _coordinator_of(config) as process:
-        _import_undisturbed("o41td.stream_opening")
+        _import_undisturbed()
         from o41td.stream_opening import resumed_stream
 
         return resumed_stream(
@@ -133,14 +132,14 @@ def _coordinator_of(config: BatchStreamConfig) -> Iterator[CoordinatorProcess]:
         raise
 
 
-def _import_undisturbed(module: str) -> None:
-    """Imports a module in another thread, and leaves it to the caller to import it again, and hear what is wrong."""
+def _import_undisturbed() -> None:
+    """Imports `stream_opening` in another thread; the caller imports it again, and hears what is wrong."""
 
     def import_it() -> None:
         with suppress(Exception):
-            importlib.import_module(module)
+            import o41td.stream_opening  # noqa: F401
 
-    if module not in sys.modules:
+    if "o41td.stream_opening" not in sys.modules:
         thread = threading.Thread(target=import_it, name="o41td-import")
         thread.start()
         thread.join()
