@@ -91,7 +91,7 @@ class Assembler:
         self._buffers = buffers
         self._prefetch = prefetch_batches
         self._regions: Mapping[str, NDArray[Any]] = {}
-        self._is_lost: Callable[[], bool] = bool
+        self._is_lost: Callable[[], bool] | None = None
         self._batch_bytes = 0  # of the last one
 
     # ---- the loop's visits -------------------------------------------------------------------------------------------
@@ -142,10 +142,10 @@ class Assembler:
 
     # ---- the thread alone --------------------------------------------------------------------------------------------
 
-    def begin(self, *, regions: Mapping[str, NDArray[Any]], is_lost: Callable[[], bool] = bool) -> None:
+    def begin(self, *, regions: Mapping[str, NDArray[Any]], is_lost: Callable[[], bool] | None = None) -> None:
         """What is announced from now on lies in `regions`; what was announced before is forgotten.
 
-        `is_lost` tells, once a batch is copied, whether its rows may have been overwritten meanwhile.
+        `is_lost` tells, once a batch is copied, whether its rows may have been overwritten meanwhile (None: never).
         Blocks: while the loop copies a batch. Called by: the gatherer's thread, as are all below.
         """
         while not self._enter_as_thread():
@@ -197,10 +197,13 @@ class Assembler:
     # ---- both --------------------------------------------------------------------------------------------------------
 
     def _assemble_next(self) -> None:
-        self._pass_over_assembled()
-        if not self.announced:
+        try:
+            announced = self.announced[0]
+        except IndexError:
             return
-        announced = self.announced[0]
+        if announced.ordinal <= self._last_assembled(announced.serve):
+            self._pass_over_assembled()
+            return
         rows = announced.rows
         num_rows = len(rows)
         arrays: dict[str, NDArray[Any]] = {}
@@ -215,7 +218,7 @@ class Assembler:
             else:
                 part[...] = self._regions[name][run]
             arrays[name] = part
-        if self._is_lost():
+        if self._is_lost is not None and self._is_lost():
             return
         self.ready.append(
             AssembledBatch(
@@ -228,7 +231,7 @@ class Assembler:
                 announced.digest,
             )
         )
-        self._pass_over_assembled()
+        self._pass_over(announced)
 
     def _pass_over_assembled(self) -> None:
         """Takes from `announced` what is in `ready`, or was and is handed out."""
@@ -237,9 +240,14 @@ class Assembler:
             head = announced[0]
             if head.ordinal > self._last_assembled(head.serve):
                 return
-            self.is_release_due |= head.release
-            self.num_assembled = head.ordinal + 1
-            announced.popleft()
+            self._pass_over(head)
+
+    def _pass_over(self, head: AnnouncedBatch) -> None:
+        """Takes the head of `announced`, which is assembled."""
+        if head.release:
+            self.is_release_due = True
+        self.num_assembled = head.ordinal + 1
+        self.announced.popleft()
 
     def _last_assembled(self, serve: int) -> int:
         try:

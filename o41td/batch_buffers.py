@@ -102,12 +102,8 @@ class BatchBuffers:
 
     def _take_back(self) -> None:
         """Frees the buffers whose loans have ended."""
-        while True:
-            try:
-                ended = self._ended.popleft()
-            except IndexError:
-                return
-            memory = self._out.pop(ended, None)
+        while self._ended:
+            memory = self._out.pop(self._ended.popleft(), None)
             if memory is not None:  # else closed meanwhile
                 self._free.append(memory)
 

@@ -34,6 +34,7 @@ class BatchFeed:
         self._gatherer = gatherer
         self._stall_timeout_s = stall_timeout_s
         self._serve = 0
+        self._rung_in_sleep = 0  # the gatherer's sleep that was rung at last
         self._is_inside = False  # whether the stream's thread is in `take` or `stats`
         self._is_closed = False
         self._bells_lock = threading.Lock()
@@ -91,11 +92,18 @@ class BatchFeed:
                     gatherer.rows_handed_out += found.num_rows
                     assembler.handed_out = ordinal
                 if gatherer.is_asleep and gatherer.is_wanted:
-                    gatherer.bell.ring()
+                    self._wake_gatherer()
             return found
         finally:
             assembler.note_leaving()
             self._leave()
+
+    def _wake_gatherer(self) -> None:
+        """Rings once a sleep: until the thread has the interpreter, it looks asleep, and to ring is a system call."""
+        sleep = self._gatherer.num_sleeps
+        if self._rung_in_sleep != sleep:
+            self._gatherer.bell.ring()
+            self._rung_in_sleep = sleep  # behind the ring: a Ctrl-C in between costs a second one, and not the only one
 
     def _wait(self, ordinal: int) -> AssembledBatch | int:
         """Assembles what is announced, or sleeps, until there is what `take` returns."""
@@ -159,7 +167,7 @@ class BatchFeed:
         try:
             if not is_there():
                 if gatherer.is_asleep and (gatherer.is_wanted or gatherer.is_word_overdue):
-                    gatherer.bell.ring()
+                    self._wake_gatherer()
                 gatherer.arrived.wait(timeout_s)
         finally:
             gatherer.is_awaited = False

@@ -106,6 +106,7 @@ class Gatherer:
         self.fatal: O41Error | None = None
         self.stats: tuple[int, dict[str, Any]] = (0, {})
         self.is_asleep = False
+        self.num_sleeps = 0
         self.has_ended = False  # the last thing that the thread sets
         self.coordinator_restarts = 0
         self.arrived = Doorbell()  # ends the sleep of the stream's thread
@@ -276,6 +277,7 @@ class Gatherer:
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
     def _sleep_or_receive(self) -> None:
+        self.num_sleeps += 1
         self.is_asleep = True
         # What came in before the flag was up rang no bell, so it is looked for once more.
         is_needed = bool(self.requested) or self.closing or self.stats_wanted > self._stats_asked
@@ -382,4 +384,4 @@ class Gatherer:
 
     def _assemble_from(self, loader: AnyLoader) -> None:
         regions = {region.name: loader.arena.region(region.name) for region in loader.layout.fields}
-        self.assembler.begin(regions=regions, is_lost=lambda: loader.is_lost)
+        self.assembler.begin(regions=regions, is_lost=None if isinstance(loader, Loader) else lambda: loader.is_lost)
