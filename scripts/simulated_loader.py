@@ -24,6 +24,7 @@ from o41td.coordinator.events import (
     Event,
     RankAttached,
     SendBatches,
+    SendEnd,
     TimePassed,
     WorkerBecameReady,
 )
@@ -158,9 +159,10 @@ class _Loader:
         for instruction in instructions:
             if isinstance(instruction, DecodeInto):
                 self._decode(instruction)
-            else:
-                assert isinstance(instruction, SendBatches), instruction
+            elif isinstance(instruction, SendBatches):
                 self._announced.extend(instruction.releases)
+            else:
+                assert isinstance(instruction, SendEnd), instruction
         self.most_slots = max(self.most_slots, self.state.slots.num_slots - self.state.slots.num_free)
 
     def _decode(self, order: DecodeInto) -> None:
