@@ -111,7 +111,6 @@ class _Loader:
             ahead_rows=size.ahead_rows,
             stall_timeout_s=1e9,
             crash_error=lambda *_: {},
-            fetched_sources={(0, 0)},
         )
         self._workers = [_Worker() for _ in range(fleet.threads)]
         self._announced: deque[bool] = deque()
