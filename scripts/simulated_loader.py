@@ -24,6 +24,7 @@ from o41td.coordinator.events import (
     Event,
     RankAttached,
     SendBatches,
+    SendEnd,
     TimePassed,
     WorkerBecameReady,
 )
@@ -110,7 +111,6 @@ class _Loader:
             ahead_rows=size.ahead_rows,
             stall_timeout_s=1e9,
             crash_error=lambda *_: {},
-            fetched_sources={(0, 0)},
         )
         self._workers = [_Worker() for _ in range(fleet.threads)]
         self._announced: deque[bool] = deque()
@@ -158,9 +158,10 @@ class _Loader:
         for instruction in instructions:
             if isinstance(instruction, DecodeInto):
                 self._decode(instruction)
-            else:
-                assert isinstance(instruction, SendBatches), instruction
+            elif isinstance(instruction, SendBatches):
                 self._announced.extend(instruction.releases)
+            else:
+                assert isinstance(instruction, SendEnd), instruction
         self.most_slots = max(self.most_slots, self.state.slots.num_slots - self.state.slots.num_free)
 
     def _decode(self, order: DecodeInto) -> None:
