@@ -249,7 +249,7 @@ def probe_fields(source: SourceIndex, samples: Sequence[Sampled], *, replaces_ba
         probes.append(
             _probe(name, "page checksums", "warn" if without else "ok",
                    f"{told - without} of {told} sampled row groups carry them",
-                   "Damage to values may go unnoticed; write with pyarrow's write_page_checksum=True")
+                   "Damage to values may go unnoticed; `o41td write` adds them, but not with --fast")
         )  # fmt: skip
     for field in dict.fromkeys(field for sampled in seen for field in sampled.answer["pad"]):
         shares = [(s.answer["pad"][field], s.answer["rows"]) for s in seen if field in s.answer["pad"]]

@@ -64,7 +64,7 @@ def run_shown(
 
     Blocks: until it is done.
     """
-    total_bytes = sum(file.size_bytes for file in list_inputs(job.inputs, job.input_format))
+    total_bytes = sum(file.size_bytes for file in list_inputs(job.inputs, job.input_format, to=job.manifest_uri))
     start_s = time.monotonic()
     with _progress_shown(Console(stderr=True, quiet=quiet), total_bytes) as shown:
         result = run(

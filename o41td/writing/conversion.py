@@ -152,7 +152,7 @@ def run_write(
 
     Blocks: until all is written, read back and published.
     """
-    files = list_inputs(job.inputs, job.input_format)
+    files = list_inputs(job.inputs, job.input_format, to=job.manifest_uri)
     writer = DatasetWriter(job.manifest_uri, job.encoding, storage, layout=job.layout)
     reading = _Reading(job, files)
     shards: list[SavedShard] = []

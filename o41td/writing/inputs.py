@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from o41td.errors import ConfigError, CorruptDataError, MissingShardError, O41Error
-from o41td.listing import local_path_of
+from o41td.listing import is_local, local_path_of
 from o41td.writing.column_inputs import arrow_batches, csv_batches, parquet_batches
 from o41td.writing.mds_input import MDS_INDEX, mds_batches
 from o41td.writing.packed_lists import unpacked
@@ -92,19 +92,23 @@ class InputRows:
     batch: Any
 
 
-def list_inputs(entries: Sequence[str], input_format: str | None = None) -> tuple[InputFile, ...]:
+def list_inputs(
+    entries: Sequence[str], input_format: str | None = None, *, to: str | None = None
+) -> tuple[InputFile, ...]:
     """Returns the files that paths, folders and globs name, in the order given, folders and globs sorted.
 
     Args:
         entries: Paths, folders, globs. An MDS folder is the one that holds an index.json.
         input_format: What they are; from the suffixes if left out.
+        to: The manifest of the data set that they go into: a folder's files are those that are not of it.
 
     Raises:
         MissingShardError: A path does not exist.
-        ConfigError: Nothing matches, a format is not known, a file is named twice, or a folder is a data set of several
-            splits.
+        ConfigError: Nothing matches, a format is not known, a file is named twice, a folder is a data set of several
+            splits, or it is the one to write into.
     """
-    paths = [path for entry in entries for path in _matches(entry, input_format)]
+    output = os.path.dirname(os.path.abspath(local_path_of(to))) if to is not None and is_local(to) else None
+    paths = [path for entry in entries for path in _matches(entry, input_format, output)]
     found = [_input_file(path, input_format) for path in paths]
     seen: set[str] = set()
     for each in found:
@@ -160,13 +164,16 @@ def columns_of(batch: Any, columns: Sequence[str] | None) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _matches(entry: str, input_format: str | None) -> list[str]:
+def _matches(entry: str, input_format: str | None, output: str | None) -> list[str]:
     path = os.path.abspath(local_path_of(entry))
     if os.path.isdir(path):
+        if path == output:
+            raise ConfigError(f"{path} is an input, and where the data set goes", advice="Write into another folder")
         if input_format in (None, "mds") and os.path.isfile(os.path.join(path, MDS_INDEX)):
             return [path]
         _check_one_split(path)
         found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+        found = [name for name in found if output is None or not name.startswith(f"{output}/")]
         found = sorted(name for name in found if _is_data(name[len(path) + 1 :]) and _format_of(name) is not None)
         formats = sorted({str(_format_of(name)) for name in found})
         if input_format is not None:

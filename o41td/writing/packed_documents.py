@@ -157,7 +157,7 @@ def run_pack(
 
     Blocks: until all is written, read back and published.
     """
-    files = list_inputs(job.inputs, job.input_format)
+    files = list_inputs(job.inputs, job.input_format, to=job.manifest_uri)
     writer = DatasetWriter(job.manifest_uri, storage=storage, layout=job.layout, schema=_schema_of())
     packing = _Packing(job, files)
     shards: list[SavedShard] = []

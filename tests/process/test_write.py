@@ -92,6 +92,16 @@ def test_a_data_set_of_several_splits_is_no_input(lines, tmp_path):
     run_write(job_of(str(tmp_path / "set" / "train"), tmp_path / "out"))
 
 
+def test_the_output_is_no_input(lines, tmp_path):
+    """A data set below the folder that it is made of can be gone on with; in the folder itself it is refused."""
+    inside = job_of(str(Path(lines).parent), tmp_path / "out", encoding="jsonl.gz")
+    first = run_write(inside)
+    again = run_write(inside)
+    assert (again.rows, again.reused) == (NUM_ROWS, len(first.shards))
+    with pytest.raises(ConfigError, match="is an input, and where the data set goes"):
+        run_write(job_of(str(tmp_path), tmp_path))
+
+
 def test_only_some_columns(lines, tmp_path):
     """Columns that are named are kept, in that order; one that is not there is refused."""
     report = run_write(job_of(lines, tmp_path / "out", columns=["tokens", "id"]))
