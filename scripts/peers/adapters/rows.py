@@ -50,10 +50,11 @@ def pad_rows(workload: Workload) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def padded(record: dict[str, Any]) -> dict[str, Any]:
         for name, length in lengths.items():
             values = np.asarray(record[name])
-            if len(values) != length:
-                array = np.zeros(length, values.dtype)
-                array[: len(values)] = values
-                record[name] = array
+            if len(values) == length:
+                record[name] = values
+            else:
+                record[name] = np.zeros(length, values.dtype)
+                record[name][: len(values)] = values
         return record
 
     return padded
