@@ -18,6 +18,8 @@ from command_line import DEADLINE_S, command, o41td, o41td_in_a_process, o41td_o
 from loader_processes import wait_until
 from o41td.runtime import list_loaders
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 #  id i64, tokens i32[8], score f64: 8 + 32 + 8 bytes.
 ROW_BYTES = 48
 RUN_KEYS = {

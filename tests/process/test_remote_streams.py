@@ -31,6 +31,8 @@ from o41td.checking import check
 from o41td.workers.remote_objects import tail_bytes_of
 from sample_nodes import Scale
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 def test_a_remote_stream_is_the_local_one(bucket, write_shards, open_stream):
     """Shards of a glob give the batches that the same local files give, and a checkpoint resumes them."""
