@@ -128,6 +128,7 @@ def _serve(connection: socket.socket) -> None:
     stay_single_threaded()
     import o41td.coordinator.server
     import o41td.coordinator.worker_pool
+    import o41td.workers.s3_store  # what a worker imports before it looks at a store, which takes as long as the rest
     import o41td.workers.worker  # noqa: F401 - what a coordinator's `main` imports
 
     gc.freeze()
