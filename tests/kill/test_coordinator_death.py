@@ -12,6 +12,8 @@ from o41td import CoordinatorError, open_batch_stream, resume_batch_stream
 from o41td.order import add_digests
 from stream_reference import Reference, ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 @pytest.fixture
 def config(write_shards):

@@ -26,6 +26,7 @@ from loader_processes import (
     coordinator_pid,
     figures_of,
     kill,
+    processes_of_loaders,
     wait_until,
     wait_until_gone,
     worker_pids,
@@ -147,7 +148,7 @@ def test_worker_while_stopping(config, host, capfd):
         print(f"worker, stopping, {act}")
         stream = open_batch_stream(config)
         stream.next()
-        loader = psutil.Process().children(recursive=True)
+        loader = processes_of_loaders()
         _signalled(host, worker_pids(stream)[0], act, "o41td.workers")
         stream.close()
         wait_until_gone(loader)
@@ -199,7 +200,7 @@ def test_coordinator_while_stopping(config, host, capfd):
         print(f"coordinator, stopping, {act}")
         stream = open_batch_stream(config)
         stream.next()
-        loader = psutil.Process().children(recursive=True)
+        loader = processes_of_loaders()
         host.order(point, ACTS[act], times=1, module="o41td.coordinator")
         stream.close()
         wait_until_gone(loader)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-import psutil
 import pytest
 
-from loader_processes import children_running, figures_of, is_gone, wait_until, worker_pids
+from loader_processes import children_running, figures_of, is_gone, processes_of_loaders, wait_until, worker_pids
 from o41td import CoordinatorError, CorruptDataError, WorkerCrashError, open_batch_stream
 from stream_reference import Reference, ids_of, stage_of, stream_config
 
@@ -142,6 +141,6 @@ def test_close_does_not_wait_for_a_worker_that_hangs(write_shards, faulty_host, 
     faulty_host.order("part-00000.parquet", "SIGSTOP")
     stream.seek(0)
     wait_until(lambda: faulty_host.times_done("part-00000.parquet"), "the worker has not stopped")
-    loader = psutil.Process().children(recursive=True)
+    loader = processes_of_loaders()
     stream.close()
     assert not any(process.is_running() for process in loader)

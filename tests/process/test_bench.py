@@ -10,6 +10,8 @@ import pytest
 import shard_writer
 from command_line import o41td, toml_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 def test_a_config_is_measured_and_nothing_of_its_own_is_written(
     tmp_path: Path, write_shards: shard_writer.ShardWriter

@@ -15,6 +15,8 @@ from loader_processes import run_python
 from o41td import MissingShardError, open_batch_stream
 from stream_reference import ID_ONLY, ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 def test_a_folder_stands_for_its_shards_and_nothing_else(write_shards, tmp_path, open_stream):
     """J12: markers, hidden and temporary files are left out, sub-folders count, a dangling link is an error."""

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import shard_writer
 from command_line import o41td, toml_config
+
+pytestmark = pytest.mark.usefixtures("forked_loaders")
 
 
 def check(config: Path) -> tuple[int, dict]:

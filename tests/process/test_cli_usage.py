@@ -10,6 +10,8 @@ import pytest
 import shard_writer
 from command_line import o41td, o41td_on_a_terminal, toml_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 def test_version() -> None:
     """`--version` prints one line and is quick about it."""

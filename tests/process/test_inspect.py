@@ -12,6 +12,8 @@ from command_line import o41td, o41td_in_a_process
 from o41td import CorruptDataError, DatasetWriter
 from o41td.writing.inspecting import inspect_target
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 LENGTHS = [0, 2, 4, 4, 10]
 ROWS = [{"id": i, "tokens": list(range(length))} for i, length in enumerate(LENGTHS)]
 

@@ -17,6 +17,8 @@ from o41td.manifest import read_manifest
 from o41td.writing.packed_documents import PackJob, run_pack
 from o41td.writing.packed_lists import unpacked
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 LENGTH = 16
 
 

@@ -11,6 +11,8 @@ import pytest
 import shard_writer
 from command_line import o41td, o41td_in_a_process, toml_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

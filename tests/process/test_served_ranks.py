@@ -17,6 +17,8 @@ from o41td.runtime import list_loaders
 from served_loader import result_of, trainer, unused_name
 from stream_reference import Reference, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 @pytest.mark.parametrize("lanes", [None, 1, 3])
 def test_ranks_in_processes_of_their_own_get_what_private_loaders_give(write_shards, serve, lanes):

@@ -14,6 +14,8 @@ from o41td import open_batch_stream, resume_batch_stream
 from o41td.runtime import list_loaders
 from stream_reference import Reference, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 def listed(pid: int) -> dict[str, Any] | None:
     """The record of the loader whose coordinator has this pid."""

@@ -10,6 +10,8 @@ import pytest
 from o41td import BatchStream, BatchStreamConfig
 from stream_reference import FIELDS, Reference, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 @pytest.fixture(scope="module")
 def config(module_shards) -> BatchStreamConfig:

@@ -10,9 +10,11 @@ import numpy as np
 import psutil
 import pytest
 
-from loader_processes import wait_until
+from loader_processes import processes_of_loaders, wait_until
 from o41td import StreamClosedError, open_batch_stream
 from stream_reference import Reference, ids_of, stage_of, stream_config
+
+pytestmark = pytest.mark.usefixtures("forked_loaders")
 
 
 def _address_of(array: np.ndarray) -> int:
@@ -89,7 +91,7 @@ def test_memory_stays_flat_over_many_passes(write_shards, open_stream):
     """H9: forty passes of an endless stage: no process grows by more than 5 % and 2 MiB behind the fifth."""
     paths = write_shards([400], row_group_rows=50, longest=8)
     stream = open_stream(stream_config(stage_of(paths, batch_size=40, buffer_rows=128, infinite=True), block_rows=50))
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    processes = [psutil.Process(), *processes_of_loaders()]
     assert len(processes) == 3
     for _ in range(50):
         stream.next()
@@ -105,7 +107,7 @@ def test_a_stream_that_is_dropped_ends_its_loader(write_shards):
     """Without close(), the last reference to a stream going ends its processes, though a batch of it is kept."""
     stream = open_batch_stream(stream_config(stage_of(write_shards([64]))))
     batch = stream.next()
-    loader = psutil.Process().children(recursive=True)
+    loader = processes_of_loaders()
     assert len(loader) == 2
     del stream
     gc.collect()

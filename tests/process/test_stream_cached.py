@@ -18,6 +18,8 @@ from o41td.runtime import list_loaders
 from shard_writer import damage_row_group
 from stream_reference import Reference, contents_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 UNITS = 6
 
 

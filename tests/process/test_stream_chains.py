@@ -30,6 +30,8 @@ from o41td.nodes import Span
 from o41td.outline import read_outline
 from sample_nodes import Counting, Dropping, Failing, NodeTrouble, Scale, Watched
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 FIELDS = (
     ProjectedField(name="id", source="id", dtype="i64"),
     ProjectedField(name="scaled", source="scaled", dtype="f64"),

@@ -9,11 +9,11 @@ import sys
 import threading
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loader_processes import processes_of_loaders
 from o41td import (
     BatchStream,
     ChangedDataError,
@@ -35,6 +35,8 @@ from o41td import (
 )
 from shard_writer import damage_row_group
 from stream_reference import ID_ONLY, Reference, ids_of, stage_of, stream_config
+
+pytestmark = pytest.mark.usefixtures("forked_loaders")
 
 
 def _ids_until_error(stream: BatchStream) -> tuple[list[int], O41Error]:
@@ -171,7 +173,7 @@ def test_a_shard_cut_short_during_the_run_is_an_error_not_a_signal(write_shards,
     """J13: truncated behind the first batch: what is before arrives, then an error names it; no process died."""
     paths = write_shards([64, 4000], row_group_rows=50)
     stream = open_stream(stream_config(stage_of(paths), block_rows=50))
-    pids = {process.pid for process in psutil.Process().children(recursive=True)}
+    pids = {process.pid for process in processes_of_loaders()}
     stream.next()
     os.truncate(paths[1], 1000)
     ids, error = _ids_until_error(stream)
@@ -179,7 +181,7 @@ def test_a_shard_cut_short_during_the_run_is_an_error_not_a_signal(write_shards,
     assert error.shard == str(paths[1])
     assert ids == list(range(8, 8 + len(ids)))
     assert len(ids) >= 56
-    assert {process.pid for process in psutil.Process().children(recursive=True)} == pids
+    assert {process.pid for process in processes_of_loaders()} == pids
 
 
 @pytest.mark.parametrize("how", ["rename", "rewrite", "delete", "touch"])

@@ -11,6 +11,8 @@ from loader_processes import coordinator_pid
 from o41td import CheckpointError, ConfigError, open_batch_stream, resume_batch_stream
 from stream_reference import Reference, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 #  105 rows in two lanes and batches of 5: 22 batches, of which these are passed over; 13 are left.
 EXCLUDED = [[3, 4], [9, 15], [17, 18], [19, 20]]
 LEFT = [0, 1, 2, 4, 5, 6, 7, 8, 15, 16, 18, 20, 21]

@@ -10,6 +10,8 @@ import pytest
 from o41td import ProjectedField, SchemaError, open_batch_stream
 from stream_reference import stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 ROWS = 12
 TOKENS = 4
 FIELDS = (

@@ -11,6 +11,8 @@ import pytest
 from o41td import BatchStream, BatchStreamConfig, CheckpointError, ConfigError
 from stream_reference import file_source, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 @pytest.fixture(scope="module")
 def config(module_shards) -> BatchStreamConfig:

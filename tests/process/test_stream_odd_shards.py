@@ -9,6 +9,8 @@ import pytest
 from o41td import CorruptDataError, O41Error, ProjectedField, SchemaError, open_batch_stream
 from stream_reference import file_source, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 ROWS = 5
 REPLACING = {"on_bad_data": "replace", "bad_data_budget": 0.9}
 

@@ -9,6 +9,8 @@ from o41td import BatchStreamConfig, open_batch_stream
 from o41td.order import add_digests
 from stream_reference import Reference, file_source, ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 def _mixed(write_shards, **keys) -> BatchStreamConfig:
     """Two shuffled sources of shards of unequal sizes, 3 : 1."""

@@ -8,6 +8,8 @@ from o41td import BatchStreamConfig, ConfigError, open_batch_stream
 from o41td.order import add_digests
 from stream_reference import Reference, file_source, ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 def _run_ranks(config: BatchStreamConfig, world_size: int) -> tuple[list[list[list[int]]], list[int], list[int]]:
     """(ids of each batch, dropped rows, order digest) of each rank."""

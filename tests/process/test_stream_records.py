@@ -23,6 +23,8 @@ from o41td import (
 from o41td.errors import ChangedDataError, ConfigError, CorruptDataError, ValueRefusedError
 from stream_reference import Reference, ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 RECORDS = ("jsonl.gz", "msgpack.zstf")
 SHARD_ROWS = (70, 0, 33, 1)
 

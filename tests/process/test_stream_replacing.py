@@ -14,6 +14,8 @@ from o41td import BadDataBudgetError, FileSource, ProjectedField, resume_batch_s
 from shard_writer import damage_row_group
 from stream_reference import ID_ONLY, ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 def _lines_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -12,6 +12,8 @@ from o41td import BatchStream, BatchStreamConfig, Checkpoint, open_batch_stream,
 from o41td.order import add_digests
 from stream_reference import Reference, file_source, ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 WORLDS = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
 
 

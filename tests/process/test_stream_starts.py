@@ -10,11 +10,10 @@ import threading
 import zipfile
 from pathlib import Path
 
-import psutil
 import pytest
 
 from leaks import descriptors, shared_memory_names
-from loader_processes import Ended, run_python
+from loader_processes import Ended, processes_of_loaders, run_python
 from o41td import open_batch_stream
 from stream_reference import stage_of, stream_config
 
@@ -126,7 +125,7 @@ def test_descriptors_threads_and_segments_stay_flat_over_many_streams(write_shar
             if number % 2 == 0:
                 assert stream.next()["id"].tolist() == list(range(8))
         seen.append((len(descriptors()), threading.active_count(), shared_memory_names()))
-        assert not psutil.Process().children(recursive=True)
+        assert not processes_of_loaders()
     assert all(one == seen[0] for one in seen)
 
 
@@ -148,7 +147,7 @@ def test_a_bystander_that_asks_for_figures_changes_nothing(write_shards, open_st
 def test_nothing_but_the_script_name_of_workers_shows_in_their_arguments(write_shards, open_stream):
     """Argument vectors hold module, socket number and worker number: no path, no config."""
     open_stream(stream_config(stage_of(write_shards([8]))))
-    loader = psutil.Process().children(recursive=True)
+    loader = processes_of_loaders()
     assert len(loader) == 2
     for process in loader:
         words = " ".join(process.cmdline()).removeprefix(sys.executable).rstrip()

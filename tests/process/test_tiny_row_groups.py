@@ -10,6 +10,8 @@ from o41td import CorruptDataError, ProjectedField, ValueRefusedError
 from shard_writer import damage_row_group
 from stream_reference import ID_ONLY, Reference, ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 def test_33000_row_groups_of_one_row(tmp_path, open_stream):
     """K7: more row groups than 15 bits count, all rows in the listed order."""

@@ -29,6 +29,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from o41td.torch import BatchDataset, as_iterable_dataset  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 Make = Callable[..., BatchDataset]
 
 

@@ -18,6 +18,8 @@ from o41td.tracing import batch_of_step, trace_batch, trace_row
 from o41td.verifying import compare_streams
 from stream_reference import ID_ONLY, Reference
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 EXCLUDED = [[4, 7]]
 
 

@@ -14,6 +14,8 @@ from command_line import o41td, toml_config
 from o41td.outline import read_outline
 from o41td.verifying import compare_streams
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

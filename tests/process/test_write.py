@@ -21,6 +21,8 @@ from o41td.manifest import read_manifest
 from o41td.writing.conversion import WriteJob, run_write
 from o41td.writing.packed_lists import unpacked
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 NUM_ROWS = 3000
 
 

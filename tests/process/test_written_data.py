@@ -20,6 +20,8 @@ from o41td import (
 )
 from o41td.manifest import read_manifest
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 NUM_ROWS = 300
 
 

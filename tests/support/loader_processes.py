@@ -37,15 +37,20 @@ def wait_until(look: Callable[[], T], what: str, *, deadline_s: float = DEADLINE
         pause_s = min(0.05, 1.5 * pause_s)
 
 
-def children_running(module: str, *, of: int | None = None) -> list[psutil.Process]:
-    """Living descendants of a process (this one by default) that run `python -m module`."""
+def children_running(*modules: str, of: int | None = None) -> list[psutil.Process]:
+    """Living descendants of a process (this one by default) that run `python -m` with one of the modules."""
     found = []
     for pid in descendants_of(of or os.getpid()):
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
-            if module in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+            if set(modules) & set(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def processes_of_loaders() -> list[psutil.Process]:
+    """The living processes of this process's loaders."""
+    return children_running("o41td.coordinator", "o41td.workers")
 
 
 def figures_of(stream: Any) -> dict[str, Any]:

@@ -11,11 +11,26 @@ import pytest
 
 import c_programs
 import faulty_host as faults
+import forked_loaders as forking
 import s3_store
 import served_loader
 import shard_writer
 import stream_reference
 from o41td import BatchStream, BatchStreamConfig, connect, open_batch_stream
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[forking.Nursery | None]:
+    """What `forked_loaders` are forked from, one for each process that runs tests."""
+    with forking.nursery() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def forked_loaders(nursery: forking.Nursery | None) -> Iterator[None]:
+    """Forks the loaders of a file of tests, instead of starting each; the file asserts nothing of starts."""
+    with forking.forked_loaders(nursery):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,43 @@
+"""The loaders that most tests fork off a process are those that users start."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import forked_loaders
+from o41td import open_batch_stream
+from stream_reference import stage_of, stream_config
+
+
+def _seen(pid: int) -> dict[str, Any]:
+    """What the system tells of a process, without what differs between any two."""
+    folder = Path(f"/proc/{pid}")
+    status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+    words = (folder / "cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+    return {
+        "arguments": re.sub(r"\d+", "N", " ".join(words)),
+        "open": sorted(re.sub(r"\d+", "N", os.readlink(entry)) for entry in (folder / "fd").iterdir()),
+        "folder": os.readlink(folder / "cwd"),
+        **{name: status[name].strip() for name in ("Name", "Threads", "SigBlk", "SigIgn", "SigCgt")},
+    }
+
+
+def test_a_forked_loader_is_like_a_started_one(write_shards, nursery):
+    """Parents, arguments, descriptors, folder, threads and signals are the same, and it ends with the same code."""
+    config = stream_config(stage_of(write_shards([64])))
+    seen = []
+    for made_by in (None, nursery):
+        with forked_loaders.forked_loaders(made_by), open_batch_stream(config) as stream:
+            assert stream.next()["id"].tolist() == list(range(8))
+            figures = stream.stats()
+            (worker,) = (worker["pid"] for worker in figures["workers"])
+            parents = [
+                Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] for pid in (figures["pid"], worker)
+            ]
+            assert parents == [str(os.getpid()), str(figures["pid"])]
+            seen.append([_seen(pid) for pid in (figures["pid"], worker)])
+    started, forked = seen
+    assert forked == started

@@ -1,0 +1,180 @@
+"""Loaders that start as forks of a process which has imported what they need: in 30 ms of CPU instead of 500.
+
+For tests of what a stream gives, which open hundreds of loaders and assert nothing of how one starts. What runs is the
+coordinator's own `main`, with the arguments, descriptors, environment and folder that it would have been started with.
+Tests of starts, ends, memory, secrets, signals and faults, the kill matrix among them, start their loaders as users do,
+and with O41TD_TEST_LOADERS=started all tests do.
+
+A nursery is a child of the tests' process with one thread. It forks a child that forks the coordinator and ends, while
+the tests' process is a subreaper: so the coordinator becomes its child, which it can wait for like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+import pytest
+
+from o41td.workers import supervisor
+from o41td.workers.forking import ForkedProcess, stay_single_threaded
+from o41td.workers.process_title import show_arguments
+from o41td.workers.supervisor import ChildLog, ChildProcess
+
+_IS_WANTED = os.environ.get("O41TD_TEST_LOADERS") != "started"
+_ROOM = "-" * 64  # of the nursery's arguments, in which a coordinator's are shown
+_PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
+_COORDINATOR = "o41td.coordinator"
+
+
+class Nursery:
+    """The process that loaders are forked from."""
+
+    def __init__(self) -> None:
+        """Starts it, not waiting for its imports."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(theirs.fileno()), _ROOM],
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+        self._connection = ours
+        self._settings = _python_settings()
+        self._lock = threading.Lock()
+
+    def stands_for_a_start(self) -> bool:
+        """Whether a process started now would be like this one: a test may have it import something else first."""
+        return _python_settings() == self._settings
+
+    def fork(self, arguments: Sequence[str], theirs: socket.socket, log: ChildLog) -> ForkedProcess:
+        """A coordinator with these arguments behind those of its socket; it is this process's child."""
+        request = json.dumps({"arguments": arguments, "environment": dict(os.environ)}).encode()
+        folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
+        try:
+            with self._lock, _subreaper():
+                self._connection.sendall(len(request).to_bytes(4, "big"))
+                socket.send_fds(self._connection, [request[:1]], [theirs.fileno(), log.descriptor, folder])
+                self._connection.sendall(request[1:])
+                answer = self._connection.recv(4)
+        finally:
+            os.close(folder)
+        assert answer, "the nursery has ended"
+        return ForkedProcess(int.from_bytes(answer, "big"))
+
+    def end(self) -> None:
+        """Ends it; loaders that it forked go on."""
+        self._connection.close()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def nursery() -> Iterator[Nursery | None]:
+    """Yields a nursery; None where loaders are to be started."""
+    made = Nursery() if _IS_WANTED else None
+    yield made
+    if made is not None:
+        made.end()
+
+
+@contextlib.contextmanager
+def forked_loaders(nursery: Nursery | None) -> Iterator[None]:
+    """Has this process's loaders forked off a nursery."""
+    if nursery is None:
+        yield
+        return
+    started = supervisor._started
+
+    def forked(
+        module: str, arguments: Sequence[str], ours: socket.socket, theirs: socket.socket, log: ChildLog
+    ) -> ChildProcess:
+        if module != _COORDINATOR or not nursery.stands_for_a_start():
+            return started(module, arguments, ours, theirs, log)
+        return ChildProcess(nursery.fork(arguments, theirs, log), ours)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "_started", forked)
+        yield
+
+
+def _python_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+
+
+@contextlib.contextmanager
+def _subreaper() -> Iterator[None]:
+    """While it lasts, orphaned descendants become this process's children."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _serve(connection: socket.socket) -> None:
+    """Forks a coordinator for each request, until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it is the tests' process that ends this one
+    stay_single_threaded()
+    import o41td.coordinator.server
+    import o41td.coordinator.worker_pool
+    import o41td.workers.s3_store  # what a worker imports before it looks at a store, which takes as long as the rest
+    import o41td.workers.worker  # noqa: F401 - what a coordinator's `main` imports
+
+    gc.freeze()
+    while head := connection.recv(4, socket.MSG_WAITALL):
+        first, descriptors, _flags, _address = socket.recv_fds(connection, 1, 3)
+        rest = connection.recv(int.from_bytes(head, "big") - 1, socket.MSG_WAITALL)
+        pid_read, pid_write = os.pipe()
+        between = os.fork()
+        if not between:
+            pid = os.fork()
+            if not pid:
+                _become_coordinator(json.loads(first + rest), descriptors)
+            os.write(pid_write, pid.to_bytes(4, "big"))
+            os._exit(0)
+        os.waitpid(between, 0)
+        answer = os.read(pid_read, 4)
+        for descriptor in (pid_read, pid_write, *descriptors):
+            os.close(descriptor)
+        connection.sendall(answer)
+
+
+def _become_coordinator(request: dict, descriptors: list[int]) -> NoReturn:
+    exit_code = 1
+    try:
+        theirs, log, folder = descriptors
+        arguments = ["--socket", str(theirs), *request["arguments"]]
+        os.fchdir(folder)
+        for number in (1, 2):
+            os.dup2(log, number)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in (0, 1, 2, theirs):
+                with contextlib.suppress(OSError):  # the listing's own
+                    os.close(int(name))
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        show_arguments(__file__, ["-m", _COORDINATOR, *arguments])
+        sys.argv = [_COORDINATOR, *arguments]
+        from o41td.coordinator.__main__ import main
+
+        exit_code = main()
+    except BaseException:  # noqa: BLE001 - the last frame of this process
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(exit_code)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
