@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -45,11 +46,17 @@ def wide_rows(folder: Path) -> BatchStreamConfig:
     return stream_config(stage_of([folder / "a.parquet"], batch_size=2, buffer_rows=8), fields=[field], threads=2)
 
 
-def one_huge_row_group(folder: Path) -> BatchStreamConfig:
-    """L19: a row group of 1 GiB of values, twice that while it is decoded whole (one of 2 GB takes no more)."""
-    pq.write_table(lists_of(1024, 4096, chunks=64), folder / "a.parquet", row_group_size=1 << 20)
+def huge_row_groups(folder: Path) -> BatchStreamConfig:
+    """L19: row groups of 1 GiB of values, twice that decoded whole (2 GB would take no more), in two sources.
+
+    Each is one worker's: what follows in a row group that is begun waits for the worker that has it.
+    """
+    paths = [folder / "a.parquet", folder / "b.parquet"]
+    pq.write_table(lists_of(1024, 4096, chunks=64), paths[0], row_group_size=1 << 20)
+    shutil.copy(*paths)
     field = ProjectedField(name="x", dtype="i32", length=4096)
-    return stream_config(stage_of([folder / "a.parquet"], batch_size=32, buffer_rows=1024), fields=[field], threads=2)
+    sources = [file_source([path]) for path in paths]
+    return stream_config(stage_of(*sources, batch_size=32, buffer_rows=1024), fields=[field], threads=2)
 
 
 def row_groups_of_no_slot_s_size(folder: Path) -> BatchStreamConfig:
@@ -116,7 +123,7 @@ def large_records(folder: Path) -> BatchStreamConfig:
     ("write", "is_large", "num_batches"),
     [
         (wide_rows, True, 10),
-        (one_huge_row_group, True, 100),
+        (huge_row_groups, True, 100),
         (row_groups_of_no_slot_s_size, True, 400),
         (long_lists_cut_short, False, 10),
         (many_tiny_row_groups, False, 125),
