@@ -16,6 +16,7 @@ def open_windows(job: Job) -> Iterator[Batch]:
     database = duckdb.connect(config={"threads": 2, "preserve_insertion_order": False})
     files = np.random.default_rng(1).permutation(np.array(job.files)).tolist()
     columns = ", ".join(f'"{name}"' for name in job.workload.names)
-    reader = database.execute(f"SELECT {columns} FROM read_parquet(?)", [files]).to_arrow_reader(BUFFER_ROWS)  # noqa: S608
+    rows = database.sql(f"SELECT {columns} FROM read_parquet(?)", params=[files])  # noqa: S608
+    reader = rows.to_arrow_reader(BUFFER_ROWS)  # streams, where that of `execute` is made whole before
     for number, window in enumerate(reader):
         yield from shuffled_batches(dense_columns(window, job.workload), job.workload, number)
