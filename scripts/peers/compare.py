@@ -190,7 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/peers/run", description=__doc__.splitlines()[0])
     shared = ROOT.parent / "shared" / "bench"
     parser.add_argument("--bench", type=Path, default=shared, help="folder of make_data.py, floor.py")
-    parser.add_argument("--data", type=Path, help="folder for the data (1.7 GB, formats of peers 3 GB), kept")
+    parser.add_argument("--data", type=Path, help="folder for the data (1.7 GB, formats of peers 4.4 GB), kept")
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated: " + ", ".join(PEERS))
     parser.add_argument("--sets", default=",".join(WORKLOADS), help="workloads, comma-separated")
     parser.add_argument("--rounds", type=int, default=3)
