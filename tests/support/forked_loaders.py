@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import signal
@@ -36,6 +37,14 @@ _IS_WANTED = os.environ.get("O41TD_TEST_LOADERS") != "started"
 _ROOM = "-" * 64  # of the nursery's arguments, in which a coordinator's are shown
 _PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 _COORDINATOR = "o41td.coordinator"
+_IMPORTS = (
+    "o41td.workers.worker",
+    "o41td.coordinator.server",
+    "o41td.coordinator.worker_pool",
+    "o41td.workers.s3_store",  # before a worker's first look at a store
+    "pyarrow.compute",  # at Arrow's first cast
+)
+"""What a coordinator's `main` imports, and what its workers do later."""
 
 
 class Nursery:
@@ -126,7 +135,8 @@ def _serve(connection: socket.socket) -> None:
     """Forks a coordinator for each request, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it is the tests' process that ends this one
     stay_single_threaded()
-    import pyarrow.compute  # noqa: F401 - what Arrow imports at its first cast
+    for module in _IMPORTS:
+        importlib.import_module(module)
 
     gc.freeze()
     while head := connection.recv(4, socket.MSG_WAITALL):
