@@ -42,7 +42,10 @@ class Run:
         self._rounds: int = arguments.rounds
         self.peers: list[str] = arguments.peers
         self._workloads = [WORKLOADS[name] for name in arguments.sets]
+        self._kept = BUILD / ("results-quick.json" if arguments.quick else "results.json")
         self.results = Results(limit_s=arguments.limit, rounds=arguments.rounds)
+        if arguments.no_check and self._kept.exists():
+            self.results.take_checks(self._kept)
 
     def convert(self) -> None:
         """Writes formats of their own, where they are not there yet."""
@@ -67,6 +70,7 @@ class Run:
                 seen = self._heard("check", name, workload, timeout_s=600)
                 if seen is not None:
                     self.results.checks[name, workload.name] = {"seen": seen, "expected": expected[whole]}
+                    self.save()
                     same = seen["digest"] == expected[whole]["digest"] and seen["rows"] == expected[whole]["rows"]
                     print(f"check       {workload.name:8} {name:14} {'same rows' if same else seen}", flush=True)
 
@@ -93,12 +97,16 @@ class Run:
                         flush=True,
                     )
 
+    def save(self) -> None:
+        """Keeps what is known so far: a whole pass of a slow library takes minutes."""
+        self.results.save(self._kept)
+
     def resume(self) -> None:
-        """Stops each peer that keeps its place at 95 % of a pass, and goes on in a new process."""
+        """Stops each peer that keeps its place at 95 % of a pass, and goes on in a new process, unless that is known."""
         workload = WORKLOADS[RESUMED]
         for name in self.peers:
             peer = PEERS[name]
-            if not peer.resumes or workload not in self._workloads:
+            if not peer.resumes or workload not in self._workloads or name in self.results.resumes:
                 continue
             expected = self._expected(workload, whole=peer.converts == "all")
             batches = int(expected["rows"] * RESUMED_AT) // workload.batch_size
@@ -116,6 +124,7 @@ class Run:
                 "lost": expected["rows"] - len(set(ids)),
                 "repeated": len(ids) - len(set(ids)),
             }
+            self.save()
             print(f"resume      {workload.name:8} {name:14} {self.results.resumes[name]}", flush=True)
 
     def _expected(self, workload: Workload, *, whole: bool) -> dict[str, Any]:
@@ -216,17 +225,12 @@ def main() -> int:
     )
     began = time.perf_counter()
     run = Run(arguments)
-    kept = BUILD / ("results-quick.json" if arguments.quick else "results.json")
     run.convert()
-    if arguments.no_check:
-        if kept.exists():
-            run.results.take_checks(kept)
-    else:
+    if not arguments.no_check:
         run.check()
-        run.resume()
-        run.results.save(kept)
+    run.resume()
     run.time()
-    run.results.save(kept)
+    run.save()
     document = document_of(run.results, run.peers)
     print(f"\n{document}\n\n{(time.perf_counter() - began) / 60:.0f} min")
     if whole and not arguments.quick:
