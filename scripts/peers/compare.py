@@ -102,7 +102,7 @@ class Run:
         self.results.save(self._kept)
 
     def resume(self) -> None:
-        """Stops each peer that keeps its place at 95 % of a pass, and goes on in a new process, unless that is known."""
+        """Stops each peer that keeps its place at 95 % of a pass, and goes on anew; not where the outcome is known."""
         workload = WORKLOADS[RESUMED]
         for name in self.peers:
             peer = PEERS[name]
