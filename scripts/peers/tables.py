@@ -86,7 +86,8 @@ def of_peer(results: Results, name: str, workloads: list[str]) -> list[str]:
     cells.append(f"{statistics.median(first):.1f}" if first else "–")
     checks = {workload: results.checks[name, workload] for workload in workloads if (name, workload) in results.checks}
     faults = [f"{workload}: {fault}" for workload, check in checks.items() if (fault := row_faults(check))]
-    cells.append("; ".join(faults) or ("yes" if checks else "–"))
+    same = "yes" if len(checks) == len(workloads) else f"on {', '.join(checks)}"
+    cells.append("; ".join(faults) or (same if checks else "not compared"))
     return cells
 
 
