@@ -149,7 +149,7 @@ def test_tables_tell_medians_cuts_faults_and_refusals() -> None:
     assert table[2].startswith("| bare pyarrow, 2 processes: the floor | 100 (1.00) [200] |")
     assert table[3] == "| **o41td**, 2 workers | 80 (0.80) [300] | 1.2 | yes |"
     assert table[4].endswith("| 20* (0.20) [300] | 1.2 | tokens: 20 of 1,000 rows lost, 10 repeated |")
-    assert table[5] == "| Ray Data, 2 CPUs, local shuffle | refused | – | – |"
+    assert table[5] == "| Ray Data, 2 CPUs, local shuffle | refused | – | not compared |"
     assert "- Ray Data, 2 CPUs, local shuffle, tokens: `time: ImportError: no ray`" in lines
     assert table[-1] == "| o41td, 2 workers | 1.0 | 1.1 | 1,234 | each once |"
 
