@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from peers.workloads import Batch, Workload
 
-__all__ = ["Job", "Peer", "Resumable"]
+__all__ = ["Job", "Peer", "Resumable", "StateDictLoader"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,24 @@ class Resumable(Protocol):
     def state(self) -> bytes:
         """The place behind the last batch that was taken."""
         ...
+
+
+class StateDictLoader:
+    """Batches of a library's loader that keeps its place in a `state_dict`, which JSON carries."""
+
+    def __init__(self, loader: Any, job: Job, batch_of: Callable[[Any], Batch] | None = None) -> None:
+        """Goes on from the job's state; `batch_of` makes a batch of what the loader gives, where that is none."""
+        self._loader = loader
+        self._batch_of = batch_of
+        if job.state is not None:
+            loader.load_state_dict(json.loads(job.state))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._loader) if self._batch_of is None else map(self._batch_of, self._loader)
+
+    def state(self) -> bytes:
+        """The loader's."""
+        return json.dumps(self._loader.state_dict()).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from datasets import IterableDataset, load_dataset
 from torch.utils.data import DataLoader
 
-from peers.peer import Job
+from peers.peer import Job, StateDictLoader
 from peers.workloads import BUFFER_ROWS, Batch, dense_columns
 
 
@@ -20,22 +19,16 @@ def dataset_of(job: Job) -> IterableDataset:
     return data.shuffle(seed=1, buffer_size=BUFFER_ROWS)
 
 
-class Here:
+class Here(StateDictLoader):
     """Batches as Arrow tables, made arrays of."""
 
     def __init__(self, job: Job) -> None:
+        super().__init__(dataset_of(job).with_format("arrow"), job)
         self._workload = job.workload
-        self._data = dataset_of(job).with_format("arrow")
-        if job.state is not None:
-            self._data.load_state_dict(json.loads(job.state))
 
     def __iter__(self) -> Iterator[Batch]:
-        for table in self._data.iter(batch_size=self._workload.batch_size):
+        for table in self._loader.iter(batch_size=self._workload.batch_size):
             yield dense_columns(table, self._workload)
-
-    def state(self) -> bytes:
-        """The data set's."""
-        return json.dumps(self._data.state_dict()).encode()
 
 
 def open_here(job: Job) -> Here:

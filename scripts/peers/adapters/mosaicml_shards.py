@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from streaming.base.util import clean_stale_shared_memory  # noqa: E402
 from torch.utils.data import default_collate  # noqa: E402
 
 from peers.adapters.rows import as_batch, pad_rows, records, stacks_of  # noqa: E402
-from peers.peer import Job  # noqa: E402
+from peers.peer import Job, StateDictLoader  # noqa: E402
 from peers.workloads import BUFFER_ROWS, Batch, Workload  # noqa: E402
 
 
@@ -49,41 +48,25 @@ def convert(job: Job) -> None:
             )
 
 
-class Loader:
-    """Batches of a `StreamingDataLoader`; its state is JSON."""
+def open_loader(job: Job) -> StateDictLoader:
+    clean_stale_shared_memory()
+    padded = pad_rows(job.workload)
 
-    def __init__(self, job: Job) -> None:
-        clean_stale_shared_memory()
-        self._workload = job.workload
-        padded = pad_rows(job.workload)
+    def collate(rows: list[dict[str, Any]]) -> Batch:
+        batch: Batch = default_collate([padded(row) for row in rows])
+        return batch
 
-        def collate(rows: list[dict[str, Any]]) -> Batch:
-            batch: Batch = default_collate([padded(row) for row in rows])
-            return batch
-
-        data = StreamingDataset(
-            local=str(job.folder),
-            shuffle=True,
-            shuffle_seed=1,
-            shuffle_block_size=BUFFER_ROWS,
-            batch_size=job.workload.batch_size,
-        )
-        self._loader = StreamingDataLoader(
-            data,
-            batch_size=job.workload.batch_size,
-            num_workers=2,
-            collate_fn=collate if job.workload.name == "docs" else default_collate,
-        )
-        if job.state is not None:
-            self._loader.load_state_dict(json.loads(job.state))
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (as_batch(batch, self._workload) for batch in self._loader)
-
-    def state(self) -> bytes:
-        """The loader's."""
-        return json.dumps(self._loader.state_dict()).encode()
-
-
-def open_loader(job: Job) -> Loader:
-    return Loader(job)
+    data = StreamingDataset(
+        local=str(job.folder),
+        shuffle=True,
+        shuffle_seed=1,
+        shuffle_block_size=BUFFER_ROWS,
+        batch_size=job.workload.batch_size,
+    )
+    loader = StreamingDataLoader(
+        data,
+        batch_size=job.workload.batch_size,
+        num_workers=2,
+        collate_fn=collate if job.workload.name == "docs" else default_collate,
+    )
+    return StateDictLoader(loader, job, functools.partial(as_batch, workload=job.workload))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from peers.adapters.windows import Windows, plan_windows, shuffled_batches
-from peers.peer import Job
+from peers.peer import Job, StateDictLoader
 from peers.workloads import BUFFER_ROWS, Batch
 
 
@@ -78,28 +77,13 @@ class ShuffledRows(IterableDataset[Batch]):
         yield from buffer
 
 
-class Stateful:
-    """A StatefulDataLoader whose state is JSON."""
-
-    def __init__(self, job: Job) -> None:
-        self._loader = StatefulDataLoader(WindowBatches(job), batch_size=None, num_workers=2, prefetch_factor=4)
-        if job.state is not None:
-            self._loader.load_state_dict(json.loads(job.state))
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._loader)
-
-    def state(self) -> bytes:
-        """The loader's, which holds its workers'."""
-        return json.dumps(self._loader.state_dict()).encode()
-
-
 def open_windows_here(job: Job) -> DataLoader[Batch]:
     return DataLoader(WindowBatches(job), batch_size=None)
 
 
-def open_windows_in_workers(job: Job) -> Stateful:
-    return Stateful(job)
+def open_windows_in_workers(job: Job) -> StateDictLoader:
+    loader = StatefulDataLoader(WindowBatches(job), batch_size=None, num_workers=2, prefetch_factor=4)
+    return StateDictLoader(loader, job)
 
 
 def open_rows_in_workers(job: Job) -> DataLoader[Batch]:
