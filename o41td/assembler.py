@@ -53,7 +53,10 @@ class AssembledBatch:
 
 @dataclass(slots=True)
 class AnnouncedBatch:
-    """A batch whose rows are all in the arena; `release` asks that the coordinator hears when it is assembled."""
+    """A batch whose rows are all in the arena, a slice of it where they follow each other there.
+
+    `release` asks that the coordinator hears when it is assembled.
+    """
 
     serve: int
     ordinal: int
@@ -61,7 +64,8 @@ class AnnouncedBatch:
     number: int
     digest: int
     release: bool
-    rows: NDArray[np.int64]
+    num_rows: int
+    rows: NDArray[np.int64] | slice
 
 
 class Assembler:
@@ -204,19 +208,17 @@ class Assembler:
         if announced.ordinal <= self._last_assembled(announced.serve):
             self._pass_over_assembled()
             return
-        rows = announced.rows
-        num_rows = len(rows)
+        rows, num_rows = announced.rows, announced.num_rows
         arrays: dict[str, NDArray[Any]] = {}
         buffers = self._buffers(announced.stage)
         self._batch_bytes = buffers.buffer_bytes
-        run = _run_of(rows)
         for name, array in buffers.acquire().items():
             part = array[:num_rows] if num_rows < len(array) else array
-            if run is None:
+            if isinstance(rows, slice):
+                part[...] = self._regions[name][rows]
+            else:
                 # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
                 self._regions[name].take(rows, 0, part, "clip")
-            else:
-                part[...] = self._regions[name][run]
             arrays[name] = part
         if self._is_lost is not None and self._is_lost():
             return
@@ -255,11 +257,3 @@ class Assembler:
         except IndexError:  # taken by the loop, and so handed out
             return self.handed_out
         return max(self.handed_out, last.ordinal) if last.serve == serve else self.handed_out
-
-
-def _run_of(rows: NDArray[np.int64]) -> slice | None:
-    """Returns the arena rows as a slice if they lie side by side in order, as they do without shuffle and mix."""
-    first, last = int(rows[0]), int(rows[-1])
-    if last - first != len(rows) - 1 or not (np.diff(rows) == 1).all():
-        return None
-    return slice(first, last + 1)

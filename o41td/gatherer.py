@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from o41td.assembler import GIVE_UP_ON_LOOP_S, AnnouncedBatch, Assembler
 from o41td.batch_buffers import BatchBuffers
@@ -334,18 +335,19 @@ class Gatherer:
                 raise ChannelClosed(f"unexpected message {type(message).__name__}")
 
     def _note_batches(self, message: BatchesReady) -> None:
-        rows = np.frombuffer(message.rows, np.int64)
-        first = 0
-        for number, num_rows, digest, release in zip(
-            message.numbers, message.num_rows, message.digests, message.releases, strict=True
-        ):
+        listed = np.frombuffer(message.rows, np.int64)
+        columns = message.numbers, message.num_rows, message.digests, message.releases, message.first_rows
+        for number, num_rows, digest, release, first in zip(*columns, strict=True):
+            rows: NDArray[np.int64] | slice
+            if first < 0:
+                rows, listed = listed[:num_rows], listed[num_rows:]
+            else:
+                rows = slice(first, first + num_rows)
             ordinal = self._gathered_before + self._num_announced
-            of_batch = rows[first : first + num_rows]
             self.assembler.announced.append(
-                AnnouncedBatch(self._serve, ordinal, message.stage, number, digest, release, of_batch)
+                AnnouncedBatch(self._serve, ordinal, message.stage, number, digest, release, num_rows, rows)
             )
             self._num_announced += 1
-            first += num_rows
 
     # ---- coordinator's death -----------------------------------------------------------------------------------------
 

@@ -2,5 +2,5 @@
 
 __all__ = ["ORDER_VERSION"]
 
-ORDER_VERSION = 1
+ORDER_VERSION = 2
 """Version of the order; in every checkpoint."""

@@ -92,9 +92,11 @@ def _refuse_extension(_code: int, _data: bytes) -> None:
 def _refuse_torn_columns(message: Message) -> None:
     """Refuses parallel columns of different lengths: rows would go to the wrong batch."""
     match message:
-        case BatchesReady(numbers=numbers, num_rows=num_rows, digests=digests, releases=releases, rows=rows):
-            is_whole = len(numbers) == len(num_rows) == len(digests) == len(releases)
-            is_whole = is_whole and min(num_rows, default=0) >= 0 and len(rows) == sum(num_rows) * _INT64_BYTES
+        case BatchesReady(numbers=numbers, num_rows=num_rows, first_rows=first_rows, rows=rows):
+            is_whole = len(numbers) == len(num_rows) == len(message.digests) == len(message.releases) == len(first_rows)
+            is_whole = is_whole and min(num_rows, default=0) >= 0 and min(first_rows, default=0) >= -1
+            listed = sum([count for count, first in zip(num_rows, first_rows, strict=False) if first < 0])
+            is_whole = is_whole and len(rows) == listed * _INT64_BYTES
         case FooterRead():
             columns = (message.rows, message.decoded_bytes, message.decoding_bytes, message.compressed_bytes)
             is_whole = len(set(map(len, columns))) == 1 and len(message.rows) % _INT64_BYTES == 0

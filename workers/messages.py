@@ -397,9 +397,9 @@ class LoaderFailed(NamedTuple):
 class BatchesReady(NamedTuple):
     """Consecutive batches whose rows are all in the arena.
 
-    `rows` holds the arena rows of all of them end to end (int64 little-endian), `num_rows[i]` of them for batch i,
-    which is the stage's batch `numbers[i]` with order digest `digests[i]`; `releases[i]` asks for a `BatchesGathered`
-    behind it.
+    Batch i is the stage's batch `numbers[i]` with order digest `digests[i]`; `releases[i]` asks for a
+    `BatchesGathered` behind it. Its `num_rows[i]` rows are those from arena row `first_rows[i]` on; where that is -1,
+    `rows` holds them (int64 little-endian), behind those of all such batches before it.
     """
 
     generation: int
@@ -408,6 +408,7 @@ class BatchesReady(NamedTuple):
     num_rows: list[int]
     digests: list[int]
     releases: list[bool]
+    first_rows: list[int]
     rows: bytes
 
 

@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.blocks import BlockPiece, PlannedBlock
-from o41td.coordinator.events import BadRows, BlockKey, PlannedBatch
+from o41td.coordinator.events import BadRows, BlockKey, PlannedBatch, RowRun
 
 __all__ = ["Block", "BlockState", "BlockTable", "InvalidTransition"]
+
+_NO_ROWS = np.empty(0, np.int64)
 
 
 class InvalidTransition(AssertionError):
@@ -183,22 +185,38 @@ class BlockTable:
             if handle not in self.refused and handle not in self.tainted:
                 continue
             block = self._blocks[handle]
-            at = np.flatnonzero(batch.handles == handle)
+            places = batch.places()
+            at = np.flatnonzero(places.handles == handle)
             if block.error is not None:
                 hits = [(at, block.error)]
             else:
-                rows = block.rows_in_slot[batch.rows[at]]
+                rows = block.rows_in_slot[places.rows[at]]
                 hits = [(at[np.isin(rows, bad.rows)], bad.error) for bad in block.bad]
             for hit, error in hits:
                 if len(hit) and (first is None or int(hit[0]) < first[0]):
                     first = int(hit[0]), error
         return None if first is None else first[1]
 
-    def arena_rows(self, batches: Sequence[PlannedBatch]) -> NDArray[np.int64]:
-        """Returns the arena rows of batches, all of whose blocks are decoded, end to end: int64."""
-        rows: NDArray[np.int64] = self.arena_bases[np.concatenate([batch.handles for batch in batches])]
-        rows += np.concatenate([batch.rows for batch in batches])
-        return rows
+    def arena_rows(self, batches: Sequence[PlannedBatch]) -> tuple[list[int], NDArray[np.int64]]:
+        """Returns the arena rows of batches, all of whose blocks are decoded.
+
+        Of each batch the first, where the others follow it, else -1; and all rows of the latter end to end: int64.
+        """
+        bases = self.arena_bases
+        first_rows = []
+        scattered = []
+        for batch in batches:
+            rows = batch.rows
+            if isinstance(rows, RowRun):
+                first_rows.append(int(bases[rows.handle]) + rows.first)
+            else:
+                first_rows.append(-1)
+                scattered.append(rows)
+        if not scattered:
+            return first_rows, _NO_ROWS
+        arena_rows: NDArray[np.int64] = bases[np.concatenate([rows.handles for rows in scattered])]
+        arena_rows += np.concatenate([rows.rows for rows in scattered])
+        return first_rows, arena_rows
 
     def hold(self, block: Block, slot: int) -> None:
         """Notes that `slot` is this block's."""

@@ -50,22 +50,43 @@ class BlockKey(NamedTuple):
     x_start: int
 
 
+class RowRun(NamedTuple):
+    """Rows that follow each other in one block's slot: the block's handle in the block table, the first's slot row."""
+
+    handle: int
+    first: int
+
+
+class RowPlaces(NamedTuple):
+    """Of each row: its block's handle in the block table, and the row of its slot; int64 [num_rows]."""
+
+    handles: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
 @dataclass(slots=True, eq=False)
 class PlannedBatch:
     """One batch of one rank: which row of which block each of its rows is.
 
-    `handles` and `rows` are int64 [num_rows]: the block's handle in the block table, and the row of its slot. `blocks`
-    are the distinct handles, in the order in which they are best decoded. Once the batch is gathered, this rank has no
-    more need of the blocks in `closes`. `ordinal` counts the rank's batches of this generation, once they are planned.
+    `blocks` are the distinct handles, in the order in which they are best decoded. Once the batch is gathered, this
+    rank has no more need of the blocks in `closes`. `ordinal` counts the rank's batches of this generation, once they
+    are planned.
     """
 
     number: int
     digest: int
-    handles: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    num_rows: int
+    rows: RowRun | RowPlaces
     blocks: tuple[int, ...]
     closes: tuple[int, ...]
     ordinal: int = 0
+
+    def places(self) -> RowPlaces:
+        """Returns where the rows are, one by one."""
+        if isinstance(self.rows, RowPlaces):
+            return self.rows
+        handle, first = self.rows
+        return RowPlaces(np.full(self.num_rows, handle), np.arange(first, first + self.num_rows))
 
 
 class BatchPlan(Protocol):
@@ -195,14 +216,16 @@ class DecodeInto(NamedTuple):
 class SendBatches(NamedTuple):
     """Tell a rank of batches that are all in the arena.
 
-    `arena_rows` holds the rows of all of them end to end: int64. The consumer is to say that it has gathered batch i
-    where `releases[i]`.
+    The rows of batch i are those from arena row `first_rows[i]` on; where that is -1, `arena_rows` (int64) holds them,
+    behind those of all such batches before it. The consumer is to say that it has gathered batch i where
+    `releases[i]`.
     """
 
     rank: int
     generation: int
     stage: int
     batches: tuple[PlannedBatch, ...]
+    first_rows: list[int]
     arena_rows: NDArray[np.int64]
     releases: list[bool]
 

@@ -89,7 +89,7 @@ def _check_rank(rank: RankState, table: BlockTable) -> None:
     """Counts are right, batches in order; what is sent is decoded, and what is lacked waits in the rank's queue."""
     assert rank.num_ungathered == len(rank.sent)
     assert rank.num_planned - rank.num_sent == len(rank.unsent)
-    assert rank.unsent_rows == sum([len(batch.rows) for batch in rank.unsent])
+    assert rank.unsent_rows == sum([batch.num_rows for batch in rank.unsent])
     batches = [*rank.sent, *rank.unsent]
     for one, next_one in pairwise(batches):
         assert one.number < next_one.number, f"batch {next_one.number} stands behind batch {one.number}"

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import LaneBlocks, PieceRuns
 from o41td.coordinator.events import BlockKey
-from o41td.coordinator.piece_table import FoundRows, PieceTable, shard_words_of
+from o41td.coordinator.piece_table import FoundRows, FoundRun, PieceTable, words_of
 from o41td.index import SourceIndex
+from o41td.order.digest import moved_words
 from o41td.order.stage import StageOrder
 
 __all__ = ["LaneWindow"]
@@ -72,24 +73,36 @@ class LaneWindow:
         """Handles of the blocks that are claimed and not closed."""
         return self.pieces.handles[self._left > 0]
 
-    def find(self, x: IntArray) -> FoundRows:
+    def blocks_of(self, x_first: IntArray, x_last: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the blocks of rows among the next ones of the lane, as places in `pieces`; enters blocks for them."""
+        self._enter_up_to(int(x_last.max()))
+        return self.pieces.block[self._pieces_at(x_first)], self.pieces.block[self._pieces_at(x_last)]
+
+    def find(self, x: IntArray) -> FoundRows | FoundRun:
         """Finds the rows at `x`, the next ones of the lane, in `pieces`; enters blocks up to the last."""
-        x_last = int(x.max())
-        if x_last >= self._x_stop:
-            self._enter(x_last + 1)
-        piece = self._piece_of_row[x - self._x_low]
-        if self._num_trimmed:
-            piece -= self._num_trimmed
+        x_first, x_last = int(x.min()), int(x.max())
+        self._enter_up_to(x_last)
+        first_piece, last_piece = self._pieces_at(np.array([x_first, x_last])).tolist()
+        first, last = self.pieces.block[[first_piece, last_piece]].tolist()
+        piece = self._pieces_at(x) if first_piece < last_piece else first_piece
+        words = moved_words(self.pieces.word[piece], x.view(np.uint64))
+        if first == last:
+            self._coming = np.zeros_like(self._left)
+            self._coming[first] = len(x)
+            came = self._rows[first] - self._left[first] if self._is_shuffled else x_first - self._start[first]
+            return FoundRun(words, first, int(came))
         block = self.pieces.block[piece]
         self._coming = np.bincount(block, minlength=len(self._left))
-        return FoundRows(piece, block, x, self._counted(block) if self._is_shuffled else x - self._start[block])
+        return FoundRows(words, block, self._counted(block) if self._is_shuffled else x - self._start[block])
+
+    def _pieces_at(self, x: IntArray) -> IntArray:
+        pieces: IntArray = self._piece_of_row[x - self._x_low]
+        pieces -= self._num_trimmed
+        return pieces
 
     def _counted(self, block: IntArray) -> IntArray:
         """Returns for each of the next rows, whose block is given, how many rows of its block came before it."""
         came = self._rows - self._left
-        if self._coming.max() == len(block):
-            first = int(came[block[0]])
-            return np.arange(first, first + len(block))
         by_block = np.argsort(block.astype(np.min_scalar_type(len(came))), kind="stable")
         before = came - (np.cumsum(self._coming) - self._coming)
         counted = np.empty_like(block)
@@ -117,10 +130,12 @@ class LaneWindow:
         self._start, self._rows, self._left = (of[num_blocks:] for of in (self._start, self._rows, self._left))
         self._num_trimmed += num_pieces - len(self.pieces.block)
 
-    def _enter(self, x_stop: int) -> None:
+    def _enter_up_to(self, x_last: int) -> None:
+        if x_last < self._x_stop:
+            return
         entered: list[PieceRuns] = []
         starts: list[int] = []
-        while self._x_stop < x_stop:
+        while self._x_stop <= x_last:
             pieces = self._blocks.next_pieces()
             entered.append(pieces)
             starts.append(int(pieces.x[0]))
@@ -137,8 +152,7 @@ class LaneWindow:
         table = PieceTable(
             handles=np.array(handles, np.int64),
             block=block,
-            shard_word=shard_words_of(self._index, added.unit),
-            to_shard_row=self._index.unit_first_row[added.unit] + added.row - added.x,
+            word=words_of(self._index, added.unit, added.row - added.x),
         )
         self.pieces = PieceTable.joined([self.pieces, table]) if len(self.pieces.block) else table
         self._start = np.concatenate([self._start, starts])

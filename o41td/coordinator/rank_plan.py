@@ -12,28 +12,28 @@ share the lane, theirs are passed over, and count as taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import BlockTable
-from o41td.coordinator.events import PlannedBatch
+from o41td.coordinator.events import PlannedBatch, RowPlaces, RowRun
 from o41td.coordinator.lane_window import LaneWindow
-from o41td.coordinator.piece_table import FoundRows, PieceTable
+from o41td.coordinator.piece_table import FoundRows, FoundRun, PieceTable
 from o41td.coordinator.resident import ResidentBlocks
 from o41td.index import SourceIndex
-from o41td.order.digest import word_digests
+from o41td.order.digest import batch_words, place_words, word_digests
 from o41td.order.lane import LaneReader
 from o41td.order.stage import StageOrder
 
 __all__ = ["RankPlan"]
 
-_BURST_ROWS = 8192
-_FIRST_BURST_SHARE = 8
-_LANE_SHARE = 16
+_BURST_ROWS = 32_768
+_FIRST_BURST_SHARE = 32
+_LANE_SHARE = 64
 _MAX_BURST_BATCHES = 256
 
 IntArray = NDArray[np.int64]
@@ -102,7 +102,7 @@ class RankPlan:
         self._lane_stride = world_size // step
         self._burst_rows = burst_rows
         self._next_burst_rows = -(-burst_rows // _FIRST_BURST_SHARE)
-        self._places = np.arange(order.batch_size, dtype=np.uint64)
+        self._place_words = place_words(np.arange(order.batch_size, dtype=np.uint64))
         self._resident = {
             source: ResidentBlocks(order, sources[source], block_rows=block_rows, table=table)
             for source in sorted(resident)
@@ -157,21 +157,39 @@ class RankPlan:
         rows = lane.reader.read_batches(first + (num_own - 1) * stride + 1 - next_batch)
         batch_size = self._order.batch_size
         num_full = rows.num_rows // batch_size
-        full_own = max(0, -(-(num_full - (first - next_batch)) // stride))
         number_step = self._order.lanes * stride
         at = num_full * batch_size
-        planned = []
+        planned: list[PlannedBatch] = []
         if num_full:
             shape = (num_full, batch_size)
             source, x = rows.source[:at].reshape(shape), rows.x[:at].reshape(shape)
-            own = slice(first - next_batch, None, stride)
-            planned = self._planned(lane, _Batches(source, x, own, first_number, number_step), full_own)
+            for start, stop in self._stretches(lane, x):
+                num_before = len(planned)
+                own_first = first - next_batch + num_before * stride - start
+                of_stretch = _Batches(
+                    source[start:stop],
+                    x[start:stop],
+                    slice(own_first, None, stride),
+                    first_number + num_before * number_step,
+                    number_step,
+                )
+                planned += self._planned(lane, of_stretch, max(0, -(-(stop - start - own_first) // stride)))
         if at < rows.num_rows:  # the lane's last batch, which is short
             source, x = rows.source[None, at:], rows.x[None, at:]
-            number = first_number + full_own * number_step
+            number = first_number + len(planned) * number_step
             planned += self._planned(lane, _Batches(source, x, slice(0, None), number, number_step), 1)
         assert len(planned) == num_own, "the lane has fewer batches than its stage says"
         return planned
+
+    def _stretches(self, lane: _LaneState, x: IntArray) -> list[tuple[int, int]]:
+        """Returns where the batches `x` are best cut: those whose rows all come of one block are much less work."""
+        whole = [(0, len(x))]
+        if self._order.num_sources > 1 or self._resident or self._block_rows <= self._order.buffer_rows:
+            return whole
+        first, last = self._window(lane, 0).blocks_of(x.min(axis=1), x.max(axis=1))
+        lone = np.where(first == last, first, -1)
+        cuts = np.flatnonzero(np.diff(lone)) + 1
+        return list(pairwise([0, *cuts.tolist(), len(x)])) if len(cuts) else whole
 
     def _opened(self, lane: int, batch_in_lane: int) -> _LaneState:
         counts = self._order.lane_mix(lane).counts_at(batch_in_lane * self._order.batch_size)
@@ -181,60 +199,70 @@ class RankPlan:
     def _planned(self, lane: _LaneState, batches: _Batches, num_own: int) -> list[PlannedBatch]:
         present, table, found = self._located(lane, batches)
         shape, own = batches.x.shape, batches.own
-        piece, block, at, slot_row = (of.reshape(shape)[own] for of in found)
-        num_blocks = len(table.handles)
-        used = np.zeros((num_own, num_blocks), np.bool_)
-        used.reshape(-1)[block + np.arange(0, used.size, num_blocks)[:, None]] = True
-        closes = self._closed(lane, present, used, table)
         numbers = batches.first_number + np.arange(num_own) * batches.number_step
         digests = word_digests(
-            (numbers + self._global_offset).astype(np.uint64)[:, None],
-            self._places[: shape[1]],
-            table.shard_word[piece],
-            (at + table.to_shard_row[piece]).view(np.uint64),
-        )
-        names = table.handles[np.nonzero(used)[1]].tolist()
-        ends = np.cumsum(used.sum(axis=1)).tolist()
+            batch_words((numbers + self._global_offset).astype(np.uint64))[:, None],
+            self._place_words[: shape[1]],
+            found.word.reshape(shape)[own],
+        ).sum(axis=1, dtype=np.uint64)
+        if isinstance(found, FoundRun):
+            handle = int(table.handles[found.block])
+            firsts = found.slot_row + np.arange(0, batches.x.size, shape[1])[own]
+            rows: Iterable[RowRun | RowPlaces] = [RowRun(handle, first) for first in firsts.tolist()]
+            blocks = [(handle,)] * num_own
+            closes = self._closed_by(lane, present, table, lambda _place: num_own - 1)
+        else:
+            block, slot_row = found.block.reshape(shape)[own], found.slot_row.reshape(shape)[own]
+            rows = map(RowPlaces, table.handles[block], slot_row)
+            used = np.zeros((num_own, len(table.handles)), np.bool_)
+            used.reshape(-1)[block + np.arange(0, used.size, used.shape[1])[:, None]] = True
+            names = table.handles[np.nonzero(used)[1]].tolist()
+            ends = np.cumsum(used.sum(axis=1)).tolist()
+            blocks = [tuple(names[start:end]) for start, end in pairwise([0, *ends])]
+            closes = self._closed_by(lane, present, table, lambda place: _last_of(used[:, place]))
+        if not num_own:
+            self._closes_next = closes.get(0, [])
         return list(
             map(
                 PlannedBatch,
                 numbers.tolist(),
-                digests.sum(axis=1, dtype=np.uint64).tolist(),
-                table.handles[block],
-                slot_row,
-                [tuple(names[start:end]) for start, end in pairwise([0, *ends])],
+                digests.tolist(),
+                repeat(shape[1]),
+                rows,
+                blocks,
                 [tuple(closes.get(place, ())) for place in range(num_own)],
             )
         )
 
-    def _located(self, lane: _LaneState, batches: _Batches) -> tuple[list[int], PieceTable, FoundRows]:
+    def _located(self, lane: _LaneState, batches: _Batches) -> tuple[list[int], PieceTable, FoundRows | FoundRun]:
         """Returns the sources that rows come of, one table of their pieces, and where each row is found in it."""
-        source, x = batches.source.ravel(), batches.x.ravel()
-        counts = np.bincount(source) if self._order.num_sources > 1 else np.array([len(x)])
+        x, counts = batches.x.ravel(), np.array([batches.x.size])
+        if self._order.num_sources > 1:
+            counts = np.bincount(batches.source.ravel())
         present = np.flatnonzero(counts).tolist()
         if len(present) == 1:
             found = self._find(lane, present[0], x)
             return present, self._pieces(lane, present[0]), found
         # Rows are laid out source by source (small integers are sorted by radix), and put back together.
-        by_source = np.argsort(source.astype(np.min_scalar_type(len(counts))), kind="stable")
+        by_source = np.argsort(batches.source.ravel().astype(np.min_scalar_type(len(counts))), kind="stable")
         x = x[by_source]
         parts: list[FoundRows] = []
         tables: list[PieceTable] = []
-        start = first_piece = first_block = 0
+        start = first_block = 0
         for index in present:
             stop = start + int(counts[index])
-            found = self._find(lane, index, x[start:stop])
-            parts.append(found._replace(piece=found.piece + first_piece, block=found.block + first_block))
+            part = self._find(lane, index, x[start:stop])
+            part = part.spread() if isinstance(part, FoundRun) else part
+            parts.append(part._replace(block=part.block + first_block))
             tables.append(self._pieces(lane, index))
-            first_piece += len(tables[-1].block)
             first_block += len(tables[-1].handles)
             start = stop
-        together = FoundRows(*[np.empty_like(x) for _ in FoundRows._fields])
+        together = FoundRows(np.empty(len(x), np.uint64), np.empty_like(x), np.empty_like(x))
         for column, of_parts in zip(together, zip(*parts, strict=True), strict=True):
             column[by_source] = np.concatenate(of_parts)
         return present, PieceTable.joined(tables), together
 
-    def _find(self, lane: _LaneState, source: int, x: IntArray) -> FoundRows:
+    def _find(self, lane: _LaneState, source: int, x: IntArray) -> FoundRows | FoundRun:
         resident = self._resident.get(source)
         return self._window(lane, source).find(x) if resident is None else resident.find(lane.number, x)
 
@@ -255,13 +283,14 @@ class RankPlan:
             )
         return window
 
-    def _closed(
-        self, lane: _LaneState, present: Sequence[int], used: NDArray[np.bool_], table: PieceTable
+    def _closed_by(
+        self, lane: _LaneState, present: Sequence[int], table: PieceTable, last_user: Callable[[int], int]
     ) -> dict[int, list[int]]:
         """Returns the handles of used-up blocks by the place of the batch that closes them.
 
-        It is the last of this rank's to use the block, or the first where all its rows went to other ranks' batches.
-        Where all these batches are other ranks', the block is left to the next batch, the lane's short last one.
+        It is the last of this rank's to use the block (`last_user` of its place in the table), or the first where all
+        its rows went to other ranks' batches. Where all these batches are other ranks', the block is left to the next
+        batch, the lane's short last one.
         """
         closes: dict[int, list[int]] = {0: self._closes_next} if self._closes_next else {}
         self._closes_next = []
@@ -273,10 +302,12 @@ class RankPlan:
             window = self._window(lane, source)
             stop = start + len(window.pieces.handles)
             for place in window.close_used_up().tolist():
-                users = np.flatnonzero(used[:, start + place])
-                last = int(users[-1]) if len(users) else 0
-                closes.setdefault(last, []).append(int(table.handles[start + place]))
+                closes.setdefault(max(0, last_user(start + place)), []).append(int(table.handles[start + place]))
             start = stop
-        if not len(used):
-            self._closes_next = closes.get(0, [])
         return closes
+
+
+def _last_of(used: NDArray[np.bool_]) -> int:
+    """Returns the place of the last that is set, -1 where none is."""
+    users = np.flatnonzero(used)
+    return int(users[-1]) if len(users) else -1

@@ -64,7 +64,7 @@ class RankState:
         known = self._known
         for ordinal, batch in enumerate(batches, start=self.num_planned):
             batch.ordinal = ordinal
-            self.unsent_rows += len(batch.rows)
+            self.unsent_rows += batch.num_rows
             if not known.issuperset(batch.blocks):
                 for place, handle in enumerate(batch.blocks):
                     if handle not in known:
@@ -95,7 +95,7 @@ class RankState:
         batches = tuple([unsent.popleft() for _ in range(num_batches)])
         self.sent.extend(batches)
         self.num_sent += num_batches
-        self.unsent_rows -= sum([len(batch.rows) for batch in batches])
+        self.unsent_rows -= sum([batch.num_rows for batch in batches])
         return batches
 
     def want_again(self, block: Block) -> None:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import PieceRuns, PlannedBlock, slice_rows_of
 from o41td.coordinator.events import BlockKey
-from o41td.coordinator.piece_table import FoundRows, PieceTable, shard_words_of
+from o41td.coordinator.piece_table import FoundRows, PieceTable, words_of
 from o41td.index import SourceIndex
+from o41td.order.digest import moved_words
 from o41td.order.stage import StageOrder
 
 __all__ = ["ResidentBlocks", "num_resident_blocks", "resident_blocks_of"]
@@ -61,8 +62,7 @@ class ResidentBlocks:
         self.pieces = PieceTable(
             handles=np.array(self.handles, np.int64),
             block=block_of_piece,
-            shard_word=shard_words_of(index, runs.unit),
-            to_shard_row=index.unit_first_row[runs.unit],
+            word=words_of(index, runs.unit, np.zeros_like(runs.unit)),
         )
 
     def find(self, lane: int, x: IntArray) -> FoundRows:
@@ -71,4 +71,5 @@ class ResidentBlocks:
         piece = self._first_piece[unit]
         if self._is_sliced:
             piece += row // self._slice_rows[unit]
-        return FoundRows(piece, self.pieces.block[piece], row, row + self._to_slot_row[piece])
+        words = moved_words(self.pieces.word[piece], row.view(np.uint64))
+        return FoundRows(words, self.pieces.block[piece], row + self._to_slot_row[piece])

@@ -321,9 +321,10 @@ class ServingPhase:
             generation=send.generation,
             stage=send.stage,
             numbers=[batch.number for batch in send.batches],
-            num_rows=[len(batch.rows) for batch in send.batches],
+            num_rows=[batch.num_rows for batch in send.batches],
             digests=[batch.digest for batch in send.batches],
             releases=send.releases,
+            first_rows=send.first_rows,
             rows=send.arena_rows.tobytes(),
         )
         self._host.audience.tell(send.rank, message)

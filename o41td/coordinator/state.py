@@ -356,7 +356,9 @@ class LoaderState:
                 batches, at_least_every=max(1, self._window // 2), of_last=not self._is_next_under_way(rank)
             )
             rows = self.table.arena_rows(batches)
-            self._instructions.append(SendBatches(rank.rank, rank.generation, rank.plan.stage, batches, rows, releases))
+            self._instructions.append(
+                SendBatches(rank.rank, rank.generation, rank.plan.stage, batches, *rows, releases)
+            )
         if rank.unsent:
             self._fail_if_hopeless(rank)
         elif rank.plan_ended and not rank.told_end:
@@ -412,7 +414,7 @@ class LoaderState:
             if self.table.refused.issuperset(lacking):
                 error = self.table.error_in(rank.unsent[0])
         if error is None and len(blocks) > self.slots.num_slots:
-            detail = f"a batch of {len(rank.unsent[0].rows)} rows lies in {len(blocks)} blocks; the arena has room for"
+            detail = f"a batch of {rank.unsent[0].num_rows} rows lies in {len(blocks)} blocks; the arena has room for"
             advice = "Raise memory_limit_bytes, or set a smaller batch_size or block_rows"
             error = error_to_record(MemoryBoundError(f"{detail} {self.slots.num_slots}", advice=advice))
         if error is not None:

@@ -41,9 +41,9 @@ extern "C" {
 #endif
 
 /* The messages that this file speaks. A loader that speaks others, older or newer, is refused by name. */
-#define O41TD_PROTOCOL "5d007465"
+#define O41TD_PROTOCOL "1ff31cf7"
 /* The order that its checkpoints are taken under. */
-#define O41TD_ORDER_VERSION 1
+#define O41TD_ORDER_VERSION 2
 
 typedef struct o41td_stream o41td_stream;
 
@@ -1290,6 +1290,7 @@ enum { O41TD__LOST = -2, O41TD__SILENT = -3 }; /* beside o41td_status: the peer 
 
 typedef struct {
     int64_t number, num_rows;
+    int64_t first_row; /* the arena row that its rows begin at, or -1: they are listed in `rows` */
     uint64_t order_digest;
     bool release; /* the loader asks to hear when the batch is done with */
 } o41td__ready;
@@ -1318,7 +1319,7 @@ struct o41td_stream {
     uint64_t order_digest;
     int64_t dropped_rows;
 
-    /* What is served: batches announced and not taken, whose arena rows begin at `rows`. */
+    /* What is served: batches announced and not taken, and the arena rows of those that list them. */
     int64_t generation, gathered, acknowledged;
     o41td__ready *ready;
     size_t num_ready, next_ready;
@@ -2025,13 +2026,13 @@ static int o41td__rejoin(o41td_stream *stream) {
 
 /* Keeps announced batches; all of their rows must lie in the arena. */
 static int o41td__hear_ready(o41td_stream *stream, o41td__reader reader, uint64_t num_fields) {
-    o41td__reader columns[4], rows;
-    uint64_t counts[4];
-    int64_t generation, stage, num_rows = 0;
-    if (num_fields != 7 || !o41td__read_int(&reader, INT64_MIN, INT64_MAX, &generation) ||
+    o41td__reader columns[5], rows;
+    uint64_t counts[5];
+    int64_t generation, stage, num_listed = 0;
+    if (num_fields != 8 || !o41td__read_int(&reader, INT64_MIN, INT64_MAX, &generation) ||
         !o41td__read_int(&reader, 0, INT32_MAX, &stage))
         return o41td__lost(stream, "it sent batches that are none");
-    for (int i = 0; i < 4; i++) { /* numbers, rows, digests, releases */
+    for (int i = 0; i < 5; i++) { /* numbers, rows, digests, releases, first rows */
         columns[i] = reader;
         if (!o41td__skip(&reader, 0) || !o41td__read_array(&columns[i], &counts[i]) || counts[i] != counts[0])
             return o41td__lost(stream, "it sent batches that are none");
@@ -2056,14 +2057,20 @@ static int o41td__hear_ready(o41td_stream *stream, o41td__reader reader, uint64_
         if (!o41td__read_int(&columns[0], 0, INT64_MAX, &ready->number) ||
             !o41td__read_int(&columns[1], 1, stream->facts.max_rows, &ready->num_rows) ||
             !o41td__read(&columns[2], &digest) || digest.kind != O41TD__UINT ||
-            !o41td__read_bool(&columns[3], &ready->release))
+            !o41td__read_bool(&columns[3], &ready->release) ||
+            !o41td__read_int(&columns[4], -1, INT64_MAX, &ready->first_row))
             return o41td__lost(stream, "it sent batches that are none");
         ready->order_digest = digest.number;
-        num_rows += ready->num_rows;
-        if ((uint64_t)num_rows > o41td__length(rows) / 8)
+        if (ready->first_row >= 0) {
+            if (ready->first_row > stream->arena_rows - ready->num_rows)
+                return o41td__lost(stream, "it sent rows that are not in the arena");
+            continue;
+        }
+        num_listed += ready->num_rows;
+        if ((uint64_t)num_listed > o41td__length(rows) / 8)
             return o41td__lost(stream, "it sent batches with fewer rows than they have");
     }
-    if ((uint64_t)num_rows * 8 != o41td__length(rows))
+    if ((uint64_t)num_listed * 8 != o41td__length(rows))
         return o41td__lost(stream, "it sent batches with more rows than they have");
     for (size_t i = 0; i < o41td__length(rows); i += 8) {
         int64_t row;
@@ -2133,31 +2140,41 @@ static int o41td__hear_next(o41td_stream *stream) {
     return status == O41TD_OK ? o41td__hear(stream, payload) : status;
 }
 
+/* Copies rows that lie side by side in the arena, from row `start` on, into the rows of a batch from `first` on. */
+static void o41td__copy_run(const o41td_stream *stream, void *const *buffers, int64_t first, int64_t start,
+                            int64_t num_rows) {
+    for (size_t i = 0; i < stream->facts.num_fields; i++) {
+        size_t row_bytes = stream->facts.fields[i].row_bytes;
+        const unsigned char *region = stream->arena + stream->offsets[i];
+        if (buffers != NULL && buffers[i] != NULL)
+            memcpy((unsigned char *)buffers[i] + (size_t)first * row_bytes, region + (size_t)start * row_bytes,
+                   (size_t)num_rows * row_bytes);
+    }
+}
+
 /* Copies the next announced batch; rows that lie side by side go at once. */
-static void o41td__copy(o41td_stream *stream, void *const *buffers, int64_t num_rows) {
+static void o41td__copy(o41td_stream *stream, void *const *buffers, const o41td__ready *ready) {
     const unsigned char *rows = stream->rows + 8 * stream->next_row;
-    for (int64_t first = 0, behind; first < num_rows; first = behind) {
+    if (ready->first_row >= 0) {
+        o41td__copy_run(stream, buffers, 0, ready->first_row, ready->num_rows);
+        return;
+    }
+    for (int64_t first = 0, behind; first < ready->num_rows; first = behind) {
         int64_t start, row;
         memcpy(&start, rows + 8 * first, sizeof start);
-        for (behind = first + 1; behind < num_rows; behind++) {
+        for (behind = first + 1; behind < ready->num_rows; behind++) {
             memcpy(&row, rows + 8 * behind, sizeof row);
             if (row != start + (behind - first))
                 break;
         }
-        for (size_t i = 0; i < stream->facts.num_fields; i++) {
-            size_t row_bytes = stream->facts.fields[i].row_bytes;
-            const unsigned char *region = stream->arena + stream->offsets[i];
-            if (buffers != NULL && buffers[i] != NULL)
-                memcpy((unsigned char *)buffers[i] + (size_t)first * row_bytes, region + (size_t)start * row_bytes,
-                       (size_t)(behind - first) * row_bytes);
-        }
+        o41td__copy_run(stream, buffers, first, start, behind - first);
     }
 }
 
 /* Takes the next announced batch; whether its rows were still the loader's to give. */
 static bool o41td__take_batch(o41td_stream *stream, void *const *buffers, o41td_batch *batch) {
     const o41td__ready *ready = &stream->ready[stream->next_ready];
-    o41td__copy(stream, buffers, ready->num_rows);
+    o41td__copy(stream, buffers, ready);
     if (o41td__is_hung_up(stream)) { /* else nobody else was given their place meanwhile */
         o41td__lost(stream, "it hung up while a batch was copied");
         return false;
@@ -2167,7 +2184,7 @@ static bool o41td__take_batch(o41td_stream *stream, void *const *buffers, o41td_
     batch->num_rows = ready->num_rows;
     batch->stage = (int32_t)stream->history[stream->num_runs - 1].stage;
     batch->order_digest = ready->order_digest;
-    stream->next_row += (size_t)ready->num_rows;
+    stream->next_row += ready->first_row < 0 ? (size_t)ready->num_rows : 0;
     stream->next_ready++;
     stream->gathered++;
     stream->rounds_taken++;

@@ -24,7 +24,7 @@ MAX_BUFFER_ROWS = (1 << 32) - 1
 MAX_EPOCH_ROWS = 1 << 43
 """A position and a buffer below these fit a key."""
 
-_MIN_STEP_ROWS = 8192
+_MIN_STEP_ROWS = 16384
 _FRACTION = np.uint64(FRACTION_BITS)
 
 

@@ -46,7 +46,7 @@ AT_A_SHARD = {
 }
 OF_A_COORDINATOR = {
     "text": TEXT,
-    "batches without their rows": _frame(BatchesReady(1, 0, [0], [1], [0], [False], b"")),
+    "batches without their rows": _frame(BatchesReady(1, 0, [0], [1], [0], [False], [-1], b"")),
     "another's message": _frame(StatsRequest(1)),
 }
 

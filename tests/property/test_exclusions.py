@@ -181,7 +181,7 @@ def test_a_plan_passes_over_what_is_excluded_and_closes_every_claim(case):
         while len(numbers) < rounds:
             for batch in plan.next_batches():
                 contents = {handle: records_of_slot(table, sources, handle) for handle in batch.blocks}
-                rows = zip(batch.handles.tolist(), batch.rows.tolist(), strict=True)
+                rows = zip(*[column.tolist() for column in batch.places()], strict=True)
                 assert [contents[handle][row] for handle, row in rows] == records_of_batch(order, sources, batch.number)
                 closed.update(batch.closes)
                 numbers.append(batch.number)

@@ -47,7 +47,7 @@ def cases(draw):
         "world_size": draw(st.integers(1, 5)),
         "position": draw(st.integers(0, last)),
         "global_batch": draw(st.integers(0, 1000)),
-        "block_rows": draw(st.integers(1, 7)),
+        "block_rows": draw(st.sampled_from([1, 2, 3, 5, 7, 12, 24])),
         "burst_rows": draw(st.sampled_from([1, 8, 64, 512])),
     }
 
@@ -104,9 +104,11 @@ def check_batch(case, table, batch):
     order, sources = case["order"], case["sources"]
     expected = records_of_batch(order, sources, batch.number)
     contents = {handle: records_of_slot(table, sources, handle) for handle in batch.blocks}
-    rows = list(zip(batch.handles.tolist(), batch.rows.tolist(), strict=True))
+    places = batch.places()
+    rows = list(zip(places.handles.tolist(), places.rows.tolist(), strict=True))
+    assert len(rows) == batch.num_rows
     assert [contents[handle][row] for handle, row in rows] == expected
-    assert sorted(batch.blocks) == sorted(set(batch.handles.tolist()))
+    assert sorted(batch.blocks) == sorted(set(places.handles.tolist()))
     assert all(len(content) <= case["block_rows"] for content in contents.values())
     number = batch.number - case["position"] + case["global_batch"]
     columns = list(zip(*expected, strict=True))

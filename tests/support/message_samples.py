@@ -27,7 +27,7 @@ def _sample_of(hint: Any) -> Any:
 
 def _message_of(kind: type[Message]) -> Message:
     if kind is BatchesReady:  # its columns must fit one another
-        return BatchesReady(3, 0, [1, 2], [2, 1], [2**64 - 1, 0], [True, False], bytes(24))
+        return BatchesReady(3, 0, [1, 2], [2, 1], [2**64 - 1, 0], [True, False], [9, -1], bytes(8))
     return kind(**{name: _sample_of(hint) for name, hint in get_type_hints(kind).items()})
 
 

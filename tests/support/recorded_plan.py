@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import PlannedBlock
-from o41td.coordinator.events import BlockKey, PlannedBatch
+from o41td.coordinator.events import BlockKey, PlannedBatch, RowPlaces, RowRun
 from o41td.coordinator.rank_plan import RankPlan
 
 __all__ = ["PlanRecord", "RecordedPlan"]
@@ -89,8 +90,8 @@ class RecordedPlan:
             PlannedBatch(
                 number=batch.number,
                 digest=batch.digest,
-                handles=translation[batch.handles],
-                rows=batch.rows,
+                num_rows=batch.num_rows,
+                rows=_translated(batch.rows, translation),
                 blocks=tuple([handles[noted] for noted in batch.blocks]),
                 closes=tuple([handles[noted] for noted in batch.closes]),
             )
@@ -104,3 +105,9 @@ class RecordedPlan:
     def open_handles(self) -> list[int]:
         """As `RankPlan.open_handles`."""
         return self._open
+
+
+def _translated(rows: RowRun | RowPlaces, translation: NDArray[np.int64]) -> RowRun | RowPlaces:
+    if isinstance(rows, RowRun):
+        return rows._replace(handle=int(translation[rows.handle]))
+    return rows._replace(handles=translation[rows.handles])

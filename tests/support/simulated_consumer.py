@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from o41td.coordinator.events import Event, SendBatches, SendEnd, SendFailure
 from simulated_case import SimulatedCase, SimulatedStage
 
@@ -80,15 +78,19 @@ class FakeConsumer:
 
     def _hear_of_batches(self, told: SendBatches, stage: SimulatedStage) -> None:
         assert told.stage == stage.number
-        ends = np.cumsum([len(batch.rows) for batch in told.batches])
-        rows_of = np.split(told.arena_rows, ends[:-1])
-        assert ends[-1] == len(told.arena_rows)
-        for batch, rows, release in zip(told.batches, rows_of, told.releases, strict=True):
+        listed = told.arena_rows.tolist()
+        for batch, first, release in zip(told.batches, told.first_rows, told.releases, strict=True):
+            if first < 0:
+                rows, listed = listed[: batch.num_rows], listed[batch.num_rows :]
+            else:
+                rows = list(range(first, first + batch.num_rows))
+            assert len(rows) == batch.num_rows
             expected = self.next_number
             assert batch.number == expected, f"rank {self.rank} is sent {batch.number}, not {expected}"
             self.num_announced += 1
             if batch.number < stage.num_batches:
-                self.announced.append((batch.number, rows.tolist(), release))
+                self.announced.append((batch.number, rows, release))
+        assert not listed, "rows of no batch"
         in_hand = self.num_announced - self.told
         assert in_hand <= self.window, f"rank {self.rank} has {in_hand} batches in hand, of at most {self.window}"
 

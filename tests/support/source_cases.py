@@ -9,8 +9,9 @@ import numpy as np
 from o41td.coordinator.block_table import BlockTable
 from o41td.index import ShardEntry, ShardUnits, SourceIndex, index_source
 from o41td.order import StageOrder
+from o41td.order.hash import mix64
 
-__all__ = ["Record", "make_source", "records_of_batch", "records_of_slot"]
+__all__ = ["Record", "make_source", "records_of_batch", "records_of_slot", "word_of_row"]
 
 Record = tuple[int, int, int]
 
@@ -52,3 +53,10 @@ def records_of_slot(table: BlockTable, sources: Sequence[SourceIndex], handle: i
         shard, first = int(index.unit_shard[piece.unit]), int(index.unit_first_row[piece.unit])
         records += [(index.source, shard, first + row) for row in range(piece.row_start, piece.row_stop)]
     return [records[row] for row in block.planned.rows_in_slot().tolist()]
+
+
+def word_of_row(source: int, shard: int, row: int) -> int:
+    """The word by which the order digest knows a row, in plain integers."""
+    golden = 0x9E3779B97F4A7C15
+    of_shard = mix64(0xEF84914341D3F1D5 + golden * ((source << 32 | shard) + 1))
+    return (of_shard + row * golden) & ((1 << 64) - 1)

@@ -20,7 +20,7 @@ from o41td.workers.messages import (
     WorkerReady,
 )
 
-BURST = BatchesReady(3, 0, [1, 2], [4, 4], [2**64 - 1, 0], [True, False], bytes(64))
+BURST = BatchesReady(3, 0, [1, 2], [4, 4], [2**64 - 1, 0], [True, False], [-1, -1], bytes(64))
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from o41td.workers.messages import (
 )
 
 HEADER = (Path(o41td.get_include()) / "o41td.h").read_text(encoding="ascii")
-ROWS = b"".join(row.to_bytes(8, "little") for row in (4, 5, 7, 0))
+ROWS = b"".join(row.to_bytes(8, "little") for row in (7, 0))
 CORRUPT = {
     "detail": "a page is damaged",
     "source": "web",
@@ -53,7 +53,7 @@ MESSAGES = [
     OpenProgress(0, 1),
     LoaderNotice("hello", is_warning=False),
     ServeFrom(generation=1, rank=1, world_size=2, stage=0, position=0, global_batch=0),
-    BatchesReady(1, 0, [1, 3], [2, 2], [2**64 - 2, 5], [False, True], ROWS),
+    BatchesReady(1, 0, [1, 3], [2, 2], [2**64 - 2, 5], [False, True], [4, -1], ROWS),
     BatchesGathered(generation=1, gathered=2, delivered=2, batches=2, rows=4, wait_s=0.25, dropped_rows=0),
     StatsRequest(0),
     StatsReply(0, {"format": 1}),

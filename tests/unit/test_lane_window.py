@@ -6,8 +6,9 @@ import pytest
 
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.lane_window import LaneWindow
+from o41td.coordinator.piece_table import FoundRun
 from o41td.order import StageOrder
-from source_cases import make_source, records_of_slot
+from source_cases import make_source, records_of_slot, word_of_row
 
 CASES = [
     # shards, block rows, buffer rows, lanes, rows in an epoch of lane 0
@@ -52,11 +53,12 @@ def test_rows_are_found_and_blocks_close_with_their_last_row(shards, block_rows,
         came = set(order.open_walk(0, 0, 0).take(count).tolist())
         for start in range(0, len(rest), step):
             x = rest[start : start + step]
-            piece, block, at, slot_row = window.find(x)
+            found = window.find(x)
+            word, block, slot_row = found.spread() if isinstance(found, FoundRun) else found
             pieces = window.pieces
-            assert block.tolist() == pieces.block[piece].tolist()
+            assert isinstance(found, FoundRun) == (len(set(block.tolist())) == 1)
             handles = pieces.handles[block].tolist()
-            found = [
+            records = [
                 records_of_slot(table, [index], handle)[row]
                 for handle, row in zip(handles, slot_row.tolist(), strict=True)
             ]
@@ -69,10 +71,8 @@ def test_rows_are_found_and_blocks_close_with_their_last_row(shards, block_rows,
                     strict=True,
                 )
             )
-            assert found == expected
-            assert [
-                (0, s, r) for s, r in zip(pieces.shard_word[piece], at + pieces.to_shard_row[piece], strict=True)
-            ] == found
+            assert records == expected
+            assert word.tolist() == [word_of_row(*coordinate) for coordinate in expected]
             came.update(x.tolist())
             open_before = set(window.handles.tolist())
             closed = {int(pieces.handles[place]) for place in window.close_used_up()}

@@ -21,6 +21,7 @@ from o41td.coordinator.events import (
     PlannedBatch,
     RankAttached,
     RankLeft,
+    RowPlaces,
     SendBatches,
     SendEnd,
     SendFailure,
@@ -60,7 +61,8 @@ class ScriptedPlan:
             own = np.array([handles[letter] for letter in letters], np.int64)
             closes = tuple(handles[letter] for letter in letters if letter not in rest)
             rows = np.full(len(letters), number, np.int64)
-            batches.append(PlannedBatch(number, 100 + number, own, rows, tuple(own.tolist()), closes))
+            places = RowPlaces(own, rows)
+            batches.append(PlannedBatch(number, 100 + number, len(rows), places, tuple(own.tolist()), closes))
         return batches
 
     def claim(self, letter):

@@ -42,7 +42,7 @@ def test_golden_finite_stage():
     assert order.num_batches == 2
     assert rows_of(order, 0) == [(0, 0, 0), (0, 0, 1), (1, 0, 1), (1, 0, 0)]
     assert rows_of(order, 1) == [(1, 0, 2), (0, 2, 0), (0, 2, 1), (1, 0, 3)]
-    assert (digest_of(order, 0) + digest_of(order, 1)) % 2**64 == 0xDCA2EE308C66BCC6
+    assert (digest_of(order, 0) + digest_of(order, 1)) % 2**64 == 0xE3CC0DFC6CF7862F
 
 
 def test_golden_infinite_stage():
@@ -54,7 +54,7 @@ def test_golden_infinite_stage():
         [(0, 1, 0), (1, 0, 1), (1, 0, 2), (1, 0, 0), (1, 0, 0)],
         [(1, 0, 2), (0, 0, 1), (1, 0, 0), (1, 0, 1), (1, 0, 1)],
     ]
-    assert (digest_of(order, 0) + digest_of(order, 1)) % 2**64 == 0x67F983FEBA2D1BF4
+    assert (digest_of(order, 0) + digest_of(order, 1)) % 2**64 == 0xBF0C656225CCE619
 
 
 # ---- small cases by hand

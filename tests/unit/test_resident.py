@@ -9,7 +9,7 @@ from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import BlockPiece, PlannedBlock
 from o41td.coordinator.resident import ResidentBlocks, num_resident_blocks, resident_blocks_of
 from o41td.order import StageOrder
-from source_cases import make_source, records_of_slot
+from source_cases import make_source, records_of_slot, word_of_row
 
 
 def test_blocks_hold_the_units_in_the_listed_order():
@@ -51,14 +51,12 @@ def test_each_row_of_any_epoch_is_found(block_rows, lanes):
     assert sum(map(len, contents)) == 21
     for lane in range(lanes):
         x = order.open_walk(0, lane).take(2 * order.lane_line(0, lane).rows_per_epoch)
-        piece, block, at, slot_row = resident.find(lane, x)
-        pieces = resident.pieces
+        word, block, slot_row = resident.find(lane, x)
         block, row = block.tolist(), slot_row.tolist()
         unit, unit_row = order.locate(0, lane, x)
         expected = list(
             zip(index.unit_shard[unit].tolist(), (index.unit_first_row[unit] + unit_row).tolist(), strict=True)
         )
         assert [contents[b][r][1:] for b, r in zip(block, row, strict=True)] == expected
-        places = zip(pieces.shard_word[piece].tolist(), (at + pieces.to_shard_row[piece]).tolist(), strict=True)
-        assert list(places) == expected
+        assert word.tolist() == [word_of_row(index.source, shard, row) for shard, row in expected]
     assert all(block.claims == 1 for block in table)

@@ -161,7 +161,7 @@ def test_any_batch_fits_into_the_arena(seed):
     num_rows = 0
     while num_rows < 8000 and (batches := plan.next_batches()):
         assert max(len(batch.blocks) for batch in batches) <= size.layout.num_slots
-        num_rows += sum(len(batch.rows) for batch in batches)
+        num_rows += sum(batch.num_rows for batch in batches)
 
 
 def _sized(lanes, world_size, ranks, **keys):
