@@ -209,17 +209,19 @@ class Assembler:
             self._pass_over_assembled()
             return
         rows, num_rows = announced.rows, announced.num_rows
-        arrays: dict[str, NDArray[Any]] = {}
         buffers = self._buffers(announced.stage)
         self._batch_bytes = buffers.buffer_bytes
-        for name, array in buffers.acquire().items():
-            part = array[:num_rows] if num_rows < len(array) else array
-            if isinstance(rows, slice):
-                part[...] = self._regions[name][rows]
-            else:
+        arrays = buffers.acquire()
+        if num_rows < buffers.batch_size:
+            arrays = {name: array[:num_rows] for name, array in arrays.items()}
+        regions = self._regions
+        if isinstance(rows, slice):
+            for name, array in arrays.items():
+                array[...] = regions[name][rows]
+        else:
+            for name, array in arrays.items():
                 # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
-                self._regions[name].take(rows, 0, part, "clip")
-            arrays[name] = part
+                regions[name].take(rows, 0, array, "clip")
         if self._is_lost is not None and self._is_lost():
             return
         self.ready.append(
