@@ -139,8 +139,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused(consumer, python, tmp_path):
             checkpoint, cursor=((3, 1),)
         ).to_json(): "the checkpoint's cursor names stage 3, and there are 3 stages",
         replace(
-            checkpoint, order_version=2
-        ).to_json(): "the checkpoint was taken under another version of the order than 1",
+            checkpoint, order_version=1
+        ).to_json(): "the checkpoint was taken under another version of the order than 2",
     }
     said = {}
     for content in refused:

@@ -70,8 +70,9 @@ static int hear(o41td__reader payload) {
         stream->facts.fields = &field;
         stream->facts.num_fields = 1;
         stream->offsets = &offset;
-        o41td__copy(stream, buffers, stream->ready[stream->next_ready].num_rows);
-        stream->next_row += (size_t)stream->ready[stream->next_ready++].num_rows;
+        const o41td__ready *ready = &stream->ready[stream->next_ready++];
+        o41td__copy(stream, buffers, ready);
+        stream->next_row += ready->first_row < 0 ? (size_t)ready->num_rows : 0;
         stream->facts.fields = NULL;
         stream->facts.num_fields = 0;
         stream->offsets = NULL;
