@@ -28,6 +28,7 @@ from o41td.workers.parquet import ReaderPool, ShardReader
 from o41td.workers.phase_clock import PhaseClock
 from o41td.workers.piece import TOGETHER_BYTES, Piece, SourceFormat, Uncached
 from o41td.workers.project import RefusedRows
+from o41td.workers.slot_rows import Placement
 
 if TYPE_CHECKING:
     from o41td.workers.block_cache import BlockCache
@@ -47,7 +48,7 @@ class _Work:
     """A block in the making: the order, where its rows go in the slot (None: as they come), what it has cost so far."""
 
     order: DecodeBlock
-    places: NDArray[np.int64] | None
+    places: Placement | None
     rows: int = 0
     read_bytes: int = 0
     clock: PhaseClock = field(default_factory=PhaseClock)
@@ -169,7 +170,8 @@ class BlockDecoder:
         Raises:
             MemoryError: The system refused memory, which is no fault of the data: another worker may have more luck.
         """
-        work = _Work(order, None if order.leaving is None else LeavingOrder(*order.leaving).places(order.num_rows))
+        leaving = None if order.leaving is None else LeavingOrder(*order.leaving)
+        work = _Work(order, None if leaving is None else Placement(order=leaving.rows(order.num_rows)))
         bad: list[BadRowsOfPiece] = []
         pieces = [Piece(*piece) for piece in order.pieces]
         is_chain = self._sources[order.source].chain is not None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from o41td.fields import FieldPlan
 from o41td.projection import packed_dtypes_of, plan_projection
 from o41td.workers.project import Projector, RefusedRows
+from o41td.workers.slot_rows import Placement
 
 __all__ = ["PartsProjector", "RowsInParts"]
 
@@ -40,7 +41,7 @@ class PartsProjector:
         rows: RowsInParts,
         out: Mapping[str, NDArray[Any]],
         *,
-        places: NDArray[np.int64] | None = None,
+        places: NDArray[np.int64] | Placement | None = None,
         row_offset_in_shard: int = 0,
         row_group: int | None = None,
         shard: str | None = None,

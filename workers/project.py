@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from o41td.errors import SchemaError, ValueRefusedError
-from o41td.fields import SOURCE_DTYPES
+from o41td.fields import SOURCE_DTYPES, field_bytes
 from o41td.projection import FieldProjection, ProjectionPlan
 from o41td.workers.conversion import Conversion
 from o41td.workers.leaf_values import LeafValues, leaf_values_of, plain_dtype_of, validity_of
@@ -37,7 +37,7 @@ from o41td.workers.list_level import (
 )
 from o41td.workers.packed_bits import broken_bits, packed_bits_of, padded_bits_of
 from o41td.workers.ragged import copy_ragged
-from o41td.workers.slot_rows import SlotRows, order_of
+from o41td.workers.slot_rows import TAKEN_ROW_BYTES, Placement, SlotRows
 
 __all__ = ["Projector", "RefusedRows"]
 
@@ -54,7 +54,7 @@ _CHECKED_ITEMS = 128 << 10
 """Items that are looked at one by one at a time: each takes some 30 bytes meanwhile, 4 MiB in all."""
 
 _MANY_SCALARS = 8
-"""Scalar fields for which it is worth it to turn places round."""
+"""Scalar fields for which it is worth it to turn places round; one of small arrays is as well."""
 
 _BITS = 1 << 20
 """Packed bits that are made bools at a time, of a byte each."""
@@ -69,7 +69,10 @@ class Projector:
 
     def __init__(self, plan: ProjectionPlan) -> None:
         self._columns = tuple(_ColumnWriter(item) for item in plan.fields)
-        self._num_scalars = sum(not item.field.shape for item in plan.fields)
+        fields = [item.field for item in plan.fields]
+        self._turns_round = sum(not field.shape for field in fields) >= _MANY_SCALARS or any(
+            field.shape and field_bytes(field) <= TAKEN_ROW_BYTES for field in fields
+        )
         self._schema: Any = None
         self._places: list[int] = []
 
@@ -89,7 +92,7 @@ class Projector:
         table: Any,
         out: Mapping[str, NDArray[Any]],
         *,
-        places: NDArray[np.int64] | None = None,
+        places: NDArray[np.int64] | Placement | None = None,
         row_offset_in_shard: int = 0,
         shard_rows: NDArray[np.int64] | None = None,
         row_group: int | None = None,
@@ -101,7 +104,7 @@ class Projector:
         Args:
             table: A `pyarrow.Table` or `RecordBatch` with at least the planned columns.
             out: By field name an array [n, *shape] of the field's dtype, C-contiguous, with room for every place.
-            places: Where each row goes: int64 [table.num_rows], distinct.
+            places: Where each row goes: int64 [table.num_rows], distinct; or a `Placement` of as many rows.
             row_offset_in_shard: The row of the shard that is the table's first.
             shard_rows: The row of the shard that each of the table's is, where they do not follow each other.
             row_group: For errors.
@@ -119,10 +122,12 @@ class Projector:
             self._schema = table.schema
         refusals = _Refusals()
         num_rows = table.num_rows
-        order = None if places is None or self._num_scalars < _MANY_SCALARS else order_of(places)
+        placement = Placement(places=places) if isinstance(places, np.ndarray) else places
+        if placement is not None and self._turns_round:
+            placement.turn_round()
         for column, place in zip(self._columns, self._places, strict=True):
             region = out[column.name]
-            rows = SlotRows(region[:num_rows]) if places is None else SlotRows(region, places, order)
+            rows = SlotRows(region[:num_rows] if placement is None else region, placement)
             column.write(table.column(place), rows, refusals)
         if refusals.row is None:
             return None

@@ -80,8 +80,7 @@ def _copy_rows(
     source = memoryview(values.view(np.uint8))  # type: ignore[arg-type,unused-ignore]
     tail = np.full(min(row_bytes, _PADDED_ROW_BYTES) // size, pad, out.dtype)
     padding = memoryview(tail.view(np.uint8))  # type: ignore[arg-type,unused-ignore]
-    places = np.arange(len(rows), dtype=np.int64) if rows.places is None else rows.places
-    begins = places * row_bytes
+    begins = rows.places * row_bytes
     ends = begins + lengths * size
     stops = begins + row_bytes if row_bytes <= _PADDED_ROW_BYTES else ends
     firsts = starts * size

@@ -31,6 +31,7 @@ from o41td.fields import FieldPlan
 from o41td.projection import plan_projection
 from o41td.workers.project import Projector, RefusedRows
 from o41td.workers.record_values import Misfit, column_of
+from o41td.workers.slot_rows import Placement
 
 __all__ = ["DecodedRecords", "RecordDecoder", "RecordProjector"]
 
@@ -240,7 +241,7 @@ class RecordProjector:
         records: DecodedRecords,
         out: Mapping[str, NDArray[Any]],
         *,
-        places: NDArray[np.int64] | None = None,
+        places: NDArray[np.int64] | Placement | None = None,
         row_offset_in_shard: int = 0,  # noqa: ARG002 - the records know their rows
         row_group: int | None = None,  # noqa: ARG002 - a shard of records has none
         shard: str | None = None,
@@ -252,6 +253,8 @@ class RecordProjector:
             The records with a value that does not fit, of which `out` holds anything, as it does of those that are left
             out; None if there are none.
         """
+        if isinstance(places, Placement):
+            places = places.places
         refused: list[RefusedRows] = []
         for kept, tables in records.parts:
             own = kept if places is None else places[kept]
