@@ -59,12 +59,12 @@ def test_batches_of_a_listed_line():
     assert [batch.number for batch in (first, second, third)] == [0, 1, 2]
     assert starts_of(table, first.blocks) == [0, 3]
     assert starts_of(table, first.closes) == [0]
-    assert first.rows.tolist() == [0, 1, 2, 0]
+    assert first.places().rows.tolist() == [0, 1, 2, 0]
     assert starts_of(table, second.blocks) == [3, 6]
     assert starts_of(table, second.closes) == [3]
-    assert second.rows.tolist() == [1, 2, 0, 1]
+    assert second.places().rows.tolist() == [1, 2, 0, 1]
     assert starts_of(table, third.blocks) == starts_of(table, third.closes) == [6]
-    assert third.rows.tolist() == [2]
+    assert third.places().rows.tolist() == [2]
     assert plan.open_handles() == []
     assert plan.next_batches() == []
 
@@ -93,9 +93,9 @@ def test_a_short_last_batch_closes_what_others_used_up():
     """Others' batches 3 and 4 use up rows 6-8; rank 2's next is 5, the lane's last row: it closes that block too."""
     plan, table, _, _ = plan_of([[3, 3, 3, 2]], batch_size=2, rank=2, world_size=3, burst_rows=1)
     (second,), (fifth,) = plan.next_batches(), plan.next_batches()
-    assert (second.number, second.rows.tolist()) == (2, [1, 2])
+    assert (second.number, second.places().rows.tolist()) == (2, [1, 2])
     assert starts_of(table, second.closes) == [3]
-    assert (fifth.number, fifth.rows.tolist()) == (5, [1])
+    assert (fifth.number, fifth.places().rows.tolist()) == (5, [1])
     assert starts_of(table, fifth.blocks) == [9]
     assert sorted(starts_of(table, fifth.closes)) == [6, 9]
     assert plan.open_handles() == []
@@ -122,9 +122,9 @@ def test_a_resident_source_is_claimed_whole_and_kept():
 
 
 def test_first_bursts_are_small():
-    """The first batch does not wait for thousands: a burst grows from an eighth of `burst_rows` to all of it."""
+    """The first batch does not wait for thousands: a burst grows from a 32nd of `burst_rows` to all of it."""
     plan, _, _, _ = plan_of([[1000]], batch_size=2, infinite=True, burst_rows=64, block_rows=1000)
-    assert [len(plan.next_batches()) for _ in range(5)] == [4, 8, 16, 32, 32]
+    assert [len(plan.next_batches()) for _ in range(7)] == [1, 2, 4, 8, 16, 32, 32]
 
 
 def test_dropped_rows_are_the_orders():
