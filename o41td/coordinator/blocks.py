@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,13 +103,15 @@ class PieceRuns:
     def pack(self, block_rows: int) -> list[tuple[int, int]]:
         """Returns the half-open ranges of pieces that make a block each: greedily as many as fit into `block_rows`.
 
-        One search a block, so a million one-row units cost what their blocks cost.
+        One search a block, so a million one-row units cost what their blocks cost; and none where no two fit.
         """
+        if not (self.rows[1:] + self.rows[:-1] <= block_rows).any():
+            return list(pairwise(range(len(self.rows) + 1)))
         ends = np.cumsum(self.rows)
         ranges = []
         first = before = 0
         while first < len(ends):
-            last = max(first + 1, int(np.searchsorted(ends, before + block_rows, side="right")))
+            last = max(first + 1, int(ends.searchsorted(before + block_rows, "right")))
             ranges.append((first, last))
             first, before = last, int(ends[last - 1])
         return ranges
@@ -153,8 +156,9 @@ class LaneBlocks:
             group -= 1  # the row lies in the last block of an earlier group, which reaches into this one's stretch
             pieces = self._pieces_of_group(epoch, group)
         while True:
+            is_wanted = pieces.x + pieces.rows > x_start
             for first, last in pieces.pack(self._block_rows):
-                if pieces.x[last - 1] + pieces.rows[last - 1] > x_start:
+                if is_wanted[last - 1]:
                     yield pieces.part(first, last)
             group += 1
             if group * self._group_rows >= self._line.rows_per_epoch:

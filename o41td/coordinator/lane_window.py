@@ -49,7 +49,7 @@ class LaneWindow:
         self._is_shuffled = reach > 0
         epoch_x = count // line.rows_per_epoch * line.rows_per_epoch
         self._all_came_below = max(epoch_x, count - reach + 1 if reach else count)
-        self._came = self._rows_that_came(order, count, max(epoch_x, count - 2 * reach)) if reach else _NOTHING
+        self._came = self._rows_that_came(order, count, epoch_x + line.rows_per_epoch)
         self._came_stop = int(self._came[-1]) + 1 if len(self._came) else self._all_came_below
         self._blocks = LaneBlocks(line, index.unit_rows, block_rows=block_rows, x_start=self._all_came_below)
         self._x_stop = self._all_came_below  # rows below it belong to blocks that were entered
@@ -64,9 +64,13 @@ class LaneWindow:
         self._x_low = -1
         self._num_trimmed = 0
 
-    def _rows_that_came(self, order: StageOrder, count: int, earlier: int) -> IntArray:
-        came = order.open_walk(self._index.source, self._lane, earlier).take(count - earlier)
-        return np.sort(came[came >= self._all_came_below])
+    def _rows_that_came(self, order: StageOrder, count: int, epoch_stop: int) -> IntArray:
+        """Returns those of the first `count` rows to come that do not lie below `_all_came_below`, ascending."""
+        low, high = self._all_came_below, min(epoch_stop, count + order.buffer_rows)
+        leaving = order.leaving_order(self._index.source, self._lane, low)
+        if leaving is None or count == low:
+            return _NOTHING
+        return np.sort(leaving.rows(high - low)[: count - low]) + low
 
     @property
     def handles(self) -> IntArray:

@@ -5,11 +5,13 @@ row's place differs from p by less than R; once the rows below T have been enter
 leave; and at output position a all rows p <= a - R have left, so any position is found by entering the rows from
 a - R + 1 on and passing over those that left before.
 
-Rows are entered a step at a time. Key and position, both counted from R rows before the step, are packed in one uint64:
-sorting those is several times faster than an argsort, and ties are broken by position. What is pending is sorted with
-the rows of the next step: that costs less than to pick it out. Very large buffers do not fit and take a stable argsort
-instead, with the same result.
+Rows are entered a step at a time, few at first: a mix of many sources opens all of them for one batch. Key and
+position, both counted from R rows before the step, are packed in one uint64: sorting those is several times faster than
+an argsort, and ties are broken by position. What is pending is sorted with the rows of the next step: that costs less
+than to pick it out. Very large buffers do not fit and take a stable argsort instead, with the same result.
 """
+
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +26,8 @@ MAX_BUFFER_ROWS = (1 << 32) - 1
 MAX_EPOCH_ROWS = 1 << 43
 """A position and a buffer below these fit a key."""
 
-_MIN_STEP_ROWS = 16384
+_FIRST_STEP_ROWS = 2048
+_STEP_ROWS = 16384
 _FRACTION = np.uint64(FRACTION_BITS)
 
 
@@ -58,7 +61,7 @@ class SourceWalk:
         self._buffer_rows = buffer_rows
         self._shuffle_key = shuffle_key
         self._num_epochs = num_epochs
-        self._step = max(_MIN_STEP_ROWS, buffer_rows // 2)
+        self._step = max(_STEP_ROWS, buffer_rows // 2)
         self._index_bits = np.uint64((buffer_rows + self._step).bit_length())
         key_bits = (2 * buffer_rows + self._step).bit_length() + FRACTION_BITS
         self._is_packed = key_bits + int(self._index_bits) <= 64
@@ -74,8 +77,9 @@ class SourceWalk:
             is_short = self._rows_per_epoch <= self._step
             self._entered = 0 if is_short else max(0, place - buffer_rows + 1)
             self._passed_over = place - self._entered
+        self._last_step = 0
+        self._next_step = min(self._step, max(_FIRST_STEP_ROWS, self._passed_over))
         self._epoch_key = absorb(shuffle_key, self._epoch)
-        self._entering = np.empty(0, dtype=np.uint64)  # packed positions of a step's rows
 
     @property
     def entered_x(self) -> int:
@@ -140,7 +144,8 @@ class SourceWalk:
     def _enter_window(self) -> npt.NDArray[np.int64]:
         """Enter one step of a long epoch and return what leaves: keys below any later row's, or all at the end."""
         first = self._entered
-        after = min(self._rows_per_epoch, first + self._step)
+        after = min(self._rows_per_epoch, first + self._next_step)
+        self._next_step = min(2 * self._next_step, self._step)
         is_last = after == self._rows_per_epoch
         keys = delays(hash_range(self._epoch_key, first, after), self._buffer_rows)
         if self._is_packed:
@@ -157,18 +162,17 @@ class SourceWalk:
 
     def _leave_packed(self, keys: npt.NDArray[np.uint64], *, is_last: bool) -> npt.NDArray[np.int64]:
         """Return the positions that leave once a step's rows with ``keys`` are in, from R before the step's first."""
-        if not len(self._entering):
-            self._entering = np.arange(self._buffer_rows, self._buffer_rows + self._step, dtype=np.uint64)
-            self._entering *= self._packed_row
+        num_entering = len(keys)
         keys <<= self._index_bits
-        keys += self._entering[: len(keys)]
+        keys += _packed_rows(self._buffer_rows, self._step, int(self._packed_row))[:num_entering]
         if len(self._pending):
-            self._pending -= self._packed_row * np.uint64(self._step)  # all steps but an epoch's last are alike
+            self._pending -= self._packed_row * np.uint64(self._last_step)
             keys = np.concatenate([self._pending, keys])
+        self._last_step = num_entering
         keys.sort()
         num_leaving = len(keys)
         if not is_last:
-            next_row = np.uint64(self._buffer_rows + self._step) * self._packed_row
+            next_row = np.uint64(self._buffer_rows + num_entering) * self._packed_row
             num_leaving = int(keys.searchsorted(next_row))
         leaving, self._pending = keys[:num_leaving], keys[num_leaving:]
         leaving &= self._index_mask
@@ -193,3 +197,12 @@ class SourceWalk:
         self._epoch = epoch
         self._entered = 0
         self._epoch_key = absorb(self._shuffle_key, epoch)
+
+
+@lru_cache(maxsize=4)
+def _packed_rows(buffer_rows: int, num_rows: int, packed_row: int) -> npt.NDArray[np.uint64]:
+    """Return the packed positions of a step's rows; all walks of a stage share them."""
+    rows = np.arange(buffer_rows, buffer_rows + num_rows, dtype=np.uint64)
+    rows *= np.uint64(packed_row)
+    rows.flags.writeable = False
+    return rows
