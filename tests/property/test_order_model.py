@@ -380,7 +380,7 @@ def test_line_runs_cover_a_range_of_x(spec, data):
 
 
 @pytest.mark.parametrize("buffer_rows", [2, 100, 4096, 9000, 3 << 20])
-@pytest.mark.parametrize("num_rows", [5, 4096, 4097, 30_000])
+@pytest.mark.parametrize("num_rows", [5, 4096, 4097, 50_000])
 def test_walk_equals_a_full_sort_from_any_count(buffer_rows, num_rows):
     """From any count on a walk is the full sort by (key, p); no row moves by R; entered_x bounds what was taken."""
     order = StageOrder(
