@@ -74,15 +74,17 @@ class RankState:
         self.num_planned += len(batches)
         self.unsent.extend(batches)
 
-    def asked_of(self, batches: Sequence[PlannedBatch], *, at_least_every: int, of_last: bool) -> list[bool]:
+    def asked_of(
+        self, batches: Sequence[PlannedBatch], *, of_closing: bool, at_least_every: int, of_last: bool
+    ) -> list[bool]:
         """Returns of which of the batches that are sent the consumer shall say that it has them.
 
-        Of those that close blocks; of one in so many; and `of_last`, of the last of these.
+        `of_closing`, of those that close blocks; of one in so many; and `of_last`, of the last of these.
         """
         asked = []
         for batch in batches:
             self._num_unasked += 1
-            asked.append(bool(batch.closes) or self._num_unasked >= at_least_every)
+            asked.append((of_closing and bool(batch.closes)) or self._num_unasked >= at_least_every)
             if asked[-1]:
                 self._num_unasked = 0
         if of_last and not asked[-1]:

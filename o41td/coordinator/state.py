@@ -353,7 +353,10 @@ class LoaderState:
         for first in range(0, num_ready, _MAX_SENT_AT_ONCE):
             batches = rank.send(min(_MAX_SENT_AT_ONCE, num_ready - first))
             releases = rank.asked_of(
-                batches, at_least_every=max(1, self._window // 2), of_last=not self._is_next_under_way(rank)
+                batches,
+                of_closing=not self.slots.num_free,  # a worker that is done with its block has the next
+                at_least_every=max(1, self._window // 2),
+                of_last=not self._is_next_under_way(rank),
             )
             rows = self.table.arena_rows(batches)
             self._instructions.append(
