@@ -13,255 +13,40 @@ A bound is a sum of named terms:
 Recycled batches are no term of their own: the memory of a dropped batch is that of a later one, and no more is mapped
 while one is free. Pure: what the host has is passed in.
 
-Every constant below was measured by itself, as the comment at it says; tests/process/test_memory_bound.py holds the sum
-against what processes take.
+What each part takes is `o41td.memory_costs`', and was measured.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from o41td.errors import MemoryBoundError
+from o41td.loader_shape import BATCHES_GATHERING, BATCHES_IN_HAND, SLOT_ADVISED_BYTES, LoaderShape
+from o41td.memory_costs import (
+    ANNOUNCED_ROW_BYTES,
+    COORDINATOR_BYTES,
+    DECODE_SPARE_BYTES,
+    FACTS_BYTES,
+    FORKED_WORKER_BYTES,
+    FORKING_COORDINATOR_BYTES,
+    LIBRARIES_BYTES,
+    MAX_OPEN_SHARDS,
+    PAGE_BYTES,
+    PARSED_FOOTER_FACTOR,
+    PLAN_SHARD_BYTES,
+    PLAN_UNIT_BYTES,
+    PLAN_WINDOW_ROW_BYTES,
+    PLANNED_BATCH_BYTES,
+    PLANNED_ROW_BYTES,
+    RANK_SHARD_BYTES,
+    STREAM_SPARE_BYTES,
+    TAILS_BYTES,
+    WORKER_BYTES,
+)
 from o41td.shm.layout import arena_bytes_of, batch_bytes_of
 from o41td.sizes import human_bytes
 
-__all__ = [
-    "CACHE_WORK_BYTES",
-    "FACTS_BYTES",
-    "FETCH_WASTE",
-    "HTTP_WORKER_BYTES",
-    "MAX_OPEN_SHARDS",
-    "MAX_RECORD_FEEDS",
-    "RECORD_FETCH_BYTES",
-    "RECORD_READ_AHEAD_BYTES",
-    "RECORD_VALUES_FACTOR",
-    "RECORD_WORK_BYTES",
-    "S3_WORKER_BYTES",
-    "STREAM_BATCH_BYTES",
-    "TAILS_BYTES",
-    "LoaderShape",
-    "MemoryBound",
-    "block_fill_rows",
-    "choose_block_rows",
-    "memory_bound",
-    "read_ahead_bytes",
-    "slots_needed",
-    "stream_bytes",
-]
-
-MIB = 1 << 20
-
-# Proportional set size (/proc/PID/smaps_rollup) on Linux 6.18, CPython 3.11, numpy 2.4, pyarrow 26, of one coordinator
-# beside n workers that read 1000 rows: 82, 107 and 157 MiB together for n = 1, 2, 4. So: one copy of the libraries, and
-# each process's own pages; with 4 MiB for other versions of them. Workers forked by their coordinator share its pages:
-# 76, 80, 88 and 102 MiB for n = 1, 2, 4, 8, and 8 MiB more each where they have decoded all kinds of pages.
-LIBRARIES_BYTES = 38 * MIB
-COORDINATOR_BYTES = 23 * MIB
-WORKER_BYTES = 26 * MIB
-FORKING_COORDINATOR_BYTES = 37 * MIB
-FORKED_WORKER_BYTES = 10 * MIB
-
-# What follows was measured as growth of one process's own pages while it reads row groups of one kind over and over,
-# 1 ms between two looks; kinds: lists of random, of few and of equal int32, of bool, images (fixed lists of float32),
-# and 60 and 200 plain columns. "Decoding bytes" are values, offsets and levels, as `workers.footer` counts them.
-
-# Decoding W bytes whole out of F fetched peaked at 291, 192, 131, 155, 240, 277, 273, 26 MiB for (W, F) = (124, 61),
-# (124, 0), (66, 9), (63, 33), (99, 43), (138, 4), (80, 54), (7, 5): never above twice W (builders grow by doubling, and
-# the allocator keeps what they grew out of) and F, with a page and a dictionary of each column.
-PAGE_BYTES = 1 * MIB
-
-STREAM_BATCH_BYTES = 8 * MIB
-"""Decoding bytes of the rows that a stream over a large row group decodes at once."""
-
-# One stream took 25 to 40 MiB on lists of the four kinds and on images, four of them 51 to 75: twice a batch each, and
-# the allocator's share once. A column that is read keeps its input buffer, a page and a dictionary: 1.73 MiB each of 60
-# columns of random numbers while nothing is decoded, and no more than about three times what there is of it.
-STREAM_COLUMN_BYTES = 2 * MIB
-STREAM_SPARE_BYTES = 24 * MIB
-
-FACTS_BYTES = 4 * MIB
-"""Footers that a worker keeps parsed, by their size in the file."""
-
-MAX_OPEN_SHARDS = 8
-"""Shards that a worker keeps open; the footer of each is in memory, whether kept or not."""
-
-# Parsed they took 8.0 times their size for 8 000 row groups of a column, 7.3 for 20 of 200 columns.
-PARSED_FOOTER_FACTOR = 9
-
-# Whatever else: the values of a slice that are looked at one by one, a table about to be freed.
-DECODE_SPARE_BYTES = 12 * MIB
-
-# Of remote shards that are read forwards: at 50 ms a request, 8 MiB on their way are 160 MB/s.
-READ_AHEAD_BYTES = 16 * MIB
-READ_AHEAD_MAX_BYTES = 8 * MIB
-READ_AHEAD_MIN_BYTES = 1 * MIB
-
-# A worker that has read from S3 has 38 MiB more of its own (s3fs, botocore's models), one that has read by HTTP 14.
-S3_WORKER_BYTES = 42 * MIB
-HTTP_WORKER_BYTES = 18 * MIB
-
-TAILS_BYTES = 4 * MIB
-"""Ends of remote shards that a worker keeps, with their footers as they are in the files."""
-
-FETCH_WASTE = 1.05
-"""What is fetched ahead, by what is needed of it: gaps between column chunks are closed up to so much."""
-
-CACHE_WORK_BYTES = 12 * MIB
-"""What a worker takes more where it keeps blocks on disk: a part that is read, one that is written, two libraries."""
-
-RECORD_WORK_BYTES = 8 * MIB
-"""What a worker takes to read records of any shard: the text at hand, and the Python values of some of it."""
-
-RECORD_VALUES_FACTOR = 3
-"""What a byte of a large record's text takes beside that: half of its peak, like all that is decoded whole.
-
-Records of 3 to 7 MB took 4 bytes (lists cut to little), 7 (floats, small integers), 10 (nulls between), 15 (short lists
-in a list)."""
-
-RECORD_FETCH_BYTES = 1 * MIB
-
-RECORD_READ_AHEAD_BYTES = 4 * MIB
-"""What is on its way of a remote shard of records, ahead of where it is read."""
-MAX_RECORD_FEEDS = 24
-"""Places at which a worker reads shards of records at most: three in each shard that is open."""
-
-# Of a unit in the index: row count, first row, shard, row group, its place in an epoch's permutation, in two processes.
-PLAN_UNIT_BYTES = 96
-# Of a shard: its name, sizes and version, in the coordinator (as they came out of the index cache too) and in each
-# trainer. With 200 000 shards, opening took them 2 360 and 600 bytes a shard at most.
-PLAN_SHARD_BYTES = 2560
-RANK_SHARD_BYTES = 640
-# Of a live row in a shuffle window: key, row in the line, arena row, and a sorting copy of the keys.
-PLAN_WINDOW_ROW_BYTES = 40
-# Of an announced row: its place in the arena in the plan, the message, the socket's buffers and the consumer's queue.
-# Measured with 66 batches of 65 536 rows announced: the coordinator held 150 MiB more, 36 bytes a row.
-ANNOUNCED_ROW_BYTES = 48
-# Of a row that is planned and not announced yet, while its blocks are decoded: its block and its place in it. With 6
-# and 12 million rows planned, the coordinator held 28 and 24 bytes a row.
-PLANNED_ROW_BYTES = 32
-# Of a batch that is planned and not announced, beside its rows: its object, two arrays' headers, names of blocks. With
-# 200 000 batches of 4 rows and 780 000 of one, the coordinator held 430 and 490 bytes a batch, rows included.
-PLANNED_BATCH_BYTES = 512
-
-BATCHES_IN_HAND = 2
-"""The batch a training step works on, and the one before it, which `for batch in stream` holds until it has the
-next."""
-
-BATCHES_GATHERING = 1
-
-SLOT_TARGET_BYTES = 8 * MIB
-SLOT_MIN_BYTES = 64 << 10
-SLOT_ADVISED_BYTES = 1 * MIB  # a refusal advises no smaller slots: messages would cost more than decoding
-WINDOW_EDGES_TARGET_BYTES = 256 * MIB
-MAX_UNITS_IN_BLOCK = 128
-MAX_ROWS_IN_BLOCK = 128 << 10
-MAX_BATCHES_IN_BLOCK = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderShape:
-    """What the memory of one loader depends on.
-
-    Attributes:
-        field_row_bytes: Bytes of one row of each output field.
-        block_rows: Rows in a slot.
-        fill_rows: Rows that a block holds on average (`block_fill_rows`); None is `block_rows`.
-        window_rows: Rows that must be live at once in each window, one entry per (lane, source) of all attached ranks:
-            `shuffle.buffer_rows`, or 1 where the stage does not shuffle; never more than the window's rows in all.
-        threads: Worker processes.
-        forks: Whether the coordinator forks them, so that they share its pages.
-        lookahead: Blocks in flight per worker.
-        batch_size: Rows in a batch, of the stage where they are most.
-        least_batch_size: Of the stage where they are fewest; None is `batch_size`.
-        prefetch_batches: Batches assembled ahead, per rank.
-        num_ranks: Ranks that the loader serves.
-        ranks_a_window: Ranks that share each window, and its slots; each plans it for itself.
-        num_columns: Columns that are read.
-        whole_bytes: Decoding bytes of the largest unit that is decoded whole.
-        whole_rows: Rows of the largest such unit.
-        fetch_bytes: Compressed bytes of the largest such unit.
-        stream_bytes: What one stream over a larger unit takes (`stream_bytes`), 0 where all are decoded whole.
-        max_row_group_bytes: Above it, a unit is streamed. Units read in part take no more together, but for one.
-        cache_bytes: What a worker takes for the block cache, 0 where there is none.
-        held_units: How many units read in part a worker keeps: one for each window, and one that was left behind.
-        footers_bytes: Footers of all shards, as they are in the files.
-        largest_footer_bytes: The largest of them.
-        remote_worker_bytes: What a worker takes to reach stores, 0 where all is local.
-        remote_unit_bytes: Compressed bytes of the largest remote unit that is decoded whole.
-        remote_row_bytes: The same of a row, where it is largest.
-        remote_bytes: The same of all remote sources.
-        num_units: Units of all sources.
-        num_shards: Shards of all sources.
-        extra_slots: Slots beyond the need, to keep small sources resident.
-        announced_rows: Rows of the batches that are announced to one consumer at once.
-        buffer_rows: The largest `shuffle.buffer_rows` of all stages, 0 without shuffle.
-        reach_rows: Rows that can be planned at most, where no stage is infinite.
-    """
-
-    field_row_bytes: tuple[int, ...]
-    block_rows: int
-    fill_rows: int | None = None
-    window_rows: tuple[int, ...]
-    threads: int
-    forks: bool = False
-    lookahead: int
-    batch_size: int
-    least_batch_size: int | None = None
-    prefetch_batches: int
-    num_ranks: int = 1
-    ranks_a_window: int = 1
-    num_columns: int
-    whole_bytes: int
-    whole_rows: int
-    fetch_bytes: int
-    stream_bytes: int = 0
-    max_row_group_bytes: int
-    cache_bytes: int = 0
-    held_units: int = 2
-    footers_bytes: int = 0
-    largest_footer_bytes: int = 0
-    remote_worker_bytes: int = 0
-    remote_unit_bytes: int = 0
-    remote_row_bytes: int = 0
-    remote_bytes: int = 0
-    num_units: int
-    num_shards: int = 0
-    extra_slots: int = 0
-    announced_rows: int = 0
-    buffer_rows: int = 0
-    reach_rows: int | None = None
-
-    @property
-    def ahead_rows(self) -> int:
-        """Rows that may be planned for a rank beyond its announced batches, to find work for every worker."""
-        rows = (self.threads * self.lookahead + 2) * self.block_rows + self.buffer_rows
-        return rows if self.reach_rows is None else min(rows, self.reach_rows)
-
-    @property
-    def ahead_batches(self) -> int:
-        """Batches that these rows are at most."""
-        least = self.batch_size if self.least_batch_size is None else min(self.least_batch_size, self.batch_size)
-        return -(-self.ahead_rows // least)
-
-    @property
-    def fetched_bytes(self) -> int:
-        """Bytes of blocks that a worker holds, or has on their way: of a unit decoded whole, or of units packed."""
-        block_bytes = max(self.remote_unit_bytes, min(self.remote_bytes, self.remote_row_bytes * self.block_rows))
-        return int(FETCH_WASTE * self.lookahead * block_bytes)
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of one slot."""
-        return self.block_rows * sum(self.field_row_bytes)
-
-    @property
-    def num_slots(self) -> int:
-        """Slots of the arena: for the windows, for blocks in flight and for the batch each rank gathers."""
-        fill_rows = self.block_rows if self.fill_rows is None else self.fill_rows
-        in_flight = self.threads * self.lookahead
-        gathering = -(-self.batch_size * BATCHES_GATHERING * self.num_ranks // fill_rows)
-        need = slots_needed(self.window_rows, self.block_rows, in_flight, fill_rows=fill_rows)
-        return need + gathering + self.extra_slots
+__all__ = ["MemoryBound", "memory_bound"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,23 +164,6 @@ def memory_bound(shape: LoaderShape) -> MemoryBound:
     )
 
 
-def stream_bytes(decoding_bytes: int, row_bytes: int, num_columns: int) -> int:
-    """Returns what a stream over a row group holds: a batch twice, and each column's buffer, page and dictionary.
-
-    Args:
-        decoding_bytes: What decoding the row group's projected columns takes.
-        row_bytes: The same of one row, on average.
-        num_columns: The projected columns.
-    """
-    batch = max(min(STREAM_BATCH_BYTES, decoding_bytes), row_bytes)
-    return 2 * batch + min(3 * decoding_bytes, num_columns * STREAM_COLUMN_BYTES)
-
-
-def read_ahead_bytes(num_runs: int) -> int:
-    """Returns what a file over a remote object holds ahead of its reader, who reads so many runs of it side by side."""
-    return num_runs * max(READ_AHEAD_MIN_BYTES, min(READ_AHEAD_MAX_BYTES, READ_AHEAD_BYTES // max(1, num_runs)))
-
-
 def _decode_bytes_of(shape: LoaderShape) -> int:
     """What one worker takes to decode, beside its interpreter and libraries.
 
@@ -416,65 +184,6 @@ def _decode_bytes_of(shape: LoaderShape) -> int:
         footers += min(shape.footers_bytes, TAILS_BYTES) + shape.largest_footer_bytes
     most = max(whole, streamed) + shape.fetched_bytes
     return most + footers + shape.cache_bytes + shape.slot_bytes + DECODE_SPARE_BYTES
-
-
-def slots_needed(window_rows: Sequence[int], block_rows: int, in_flight: int, *, fill_rows: int | None = None) -> int:
-    """Returns the slots that keep every window decoded while others are filled.
-
-    n consecutive rows of a line touch at most `⌈n / fill⌉ + 1` blocks that hold `fill` rows each: the first and the
-    last are touched in part.
-
-    Args:
-        window_rows: Live rows of each window.
-        block_rows: Rows in a slot.
-        in_flight: Blocks being decoded or waiting at a worker: `threads · lookahead`.
-        fill_rows: Rows that a block holds on average; None is full blocks.
-    """
-    fill = block_rows if fill_rows is None else fill_rows
-    assert 1 <= fill <= block_rows, f"blocks of {block_rows} rows hold {fill}"
-    return sum(-(-rows // fill) + 1 for rows in window_rows) + in_flight
-
-
-def block_fill_rows(block_rows: int, unit_rows_typical: int) -> int:
-    """Returns how many rows a block holds on average, where units have `unit_rows_typical` rows.
-
-    Large units are cut into equal slices, the fewest that fit; small ones are packed whole, as many as fit.
-    """
-    if unit_rows_typical < 1:
-        return block_rows
-    if unit_rows_typical > block_rows:
-        return unit_rows_typical // -(-unit_rows_typical // block_rows)
-    return block_rows // unit_rows_typical * unit_rows_typical
-
-
-def choose_block_rows(row_bytes: int, unit_rows_typical: int, num_windows: int, batch_size: int) -> int:
-    """Returns the rows of a slot, where the user has set none.
-
-    A slot is about 8 MiB: enough to make a message per block cheap, little enough that the first batch need not wait
-    for much. A typical unit fits whole (up to 16 MiB), or is cut into equal slices (4 to 8 MiB each); small units are
-    packed whole, as many as come to 4 to 8 MiB, but at most 128, as each costs a read of its own. Narrow rows come to
-    131 072 at most, and to 4 096 batches: planning takes memory by the row and by the batch, whatever their width.
-
-    Each window keeps its first and last block in part, so many windows would cost 16 MiB each: the target shrinks so
-    that all edges come to 256 MiB, down to 64 KiB a slot. A row that is larger than all that has a slot of its own.
-
-    Args:
-        row_bytes: Bytes of one row over all fields.
-        unit_rows_typical: Rows of a typical unit (the median by rows); 0 where nothing is known.
-        num_windows: (lane, source) pairs that the loader serves at once.
-        batch_size: Rows in a batch, of the stage where they are fewest.
-    """
-    edges = WINDOW_EDGES_TARGET_BYTES // (2 * max(1, num_windows))
-    target_rows = max(1, max(SLOT_MIN_BYTES, min(SLOT_TARGET_BYTES, edges)) // max(1, row_bytes))
-    target_rows = min(target_rows, MAX_ROWS_IN_BLOCK, MAX_BATCHES_IN_BLOCK * batch_size)
-    unit_rows = unit_rows_typical
-    if unit_rows < 1:
-        return target_rows
-    if unit_rows <= target_rows:
-        return min(target_rows // unit_rows, MAX_UNITS_IN_BLOCK) * unit_rows
-    if unit_rows <= 2 * target_rows:
-        return unit_rows
-    return -(-unit_rows // -(-unit_rows // target_rows))
 
 
 def _batches_of(shape: LoaderShape) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from o41td.host_limits import TASKS_A_PROCESS, HostLimits, limit_that_stops
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
-from o41td.memory import block_fill_rows
+from o41td.loader_shape import block_fill_rows
 from o41td.percentages import percent_text
 from o41td.sizes import human_bytes
 

@@ -32,7 +32,7 @@ import numpy as np
 from o41td.encodings import holds_records
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
-from o41td.memory import STREAM_BATCH_BYTES
+from o41td.memory_costs import STREAM_BATCH_BYTES
 from o41td.workers.block_cache import BlockCache
 from o41td.workers.block_cache_file import BrokenUnit, DecodedPart, cut_parts, parts_of
 from o41td.workers.parts_projector import PartsProjector

@@ -19,7 +19,7 @@ from o41td.encodings import NODE, PARQUET
 from o41td.errors import ConfigError, CorruptDataError, NodeError, O41Error
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
-from o41td.memory import STREAM_BATCH_BYTES
+from o41td.memory_costs import STREAM_BATCH_BYTES
 from o41td.nodes import Chain, Node, Span
 from o41td.nodes.parcel import opened
 from o41td.workers.object_store import ObjectInfo

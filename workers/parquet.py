@@ -25,7 +25,7 @@ from o41td.encodings import PARQUET, holds_records
 from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
-from o41td.memory import MAX_OPEN_SHARDS, STREAM_BATCH_BYTES, stream_bytes
+from o41td.memory_costs import MAX_OPEN_SHARDS, STREAM_BATCH_BYTES, stream_bytes
 from o41td.projection import PlanMemory
 from o41td.workers.footer import metadata_of_tail
 from o41td.workers.int96 import Int96Check

@@ -17,7 +17,7 @@ import numpy as np
 
 from o41td.errors import ChangedDataError, CorruptDataError, DataError
 from o41td.fields import FieldPlan
-from o41td.memory import RECORD_READ_AHEAD_BYTES
+from o41td.memory_costs import RECORD_READ_AHEAD_BYTES
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import ByteRange
 from o41td.workers.record_decoder import DecodedRecords, RecordDecoder, RecordProjector

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
-from o41td.memory import FETCH_WASTE
+from o41td.memory_costs import FETCH_WASTE
 from o41td.workers.fetched_bytes import FetchedRange
 from o41td.workers.object_file import ObjectFile
 from o41td.workers.object_store import ObjectInfo

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from o41td.memory import TAILS_BYTES
+from o41td.memory_costs import TAILS_BYTES
 from o41td.workers.fetched_bytes import FetchedBytes, FetchedRange
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import ByteRange

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from o41td.memory import STREAM_BATCH_BYTES, read_ahead_bytes, stream_bytes
+from o41td.memory_costs import STREAM_BATCH_BYTES, read_ahead_bytes, stream_bytes
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import column_ranges
 from o41td.workers.shard_file import open_shard_file

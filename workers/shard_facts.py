@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from o41td.fields import FieldPlan
-from o41td.memory import FACTS_BYTES
+from o41td.memory_costs import FACTS_BYTES
 from o41td.projection import PlanMemory, ProjectionPlan
 from o41td.workers.footer import check_leaves
 from o41td.workers.project import Projector

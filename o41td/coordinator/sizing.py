@@ -28,7 +28,9 @@ from o41td.fields import DTYPES, FieldPlan, field_bytes
 from o41td.index import SourceIndex, is_remote_source
 from o41td.job import StageJob, StreamJob
 from o41td.listing import is_local
-from o41td.memory import (
+from o41td.loader_shape import LoaderShape, block_fill_rows, choose_block_rows, slots_needed
+from o41td.memory import MemoryBound, memory_bound
+from o41td.memory_costs import (
     CACHE_WORK_BYTES,
     HTTP_WORKER_BYTES,
     MAX_RECORD_FEEDS,
@@ -37,13 +39,7 @@ from o41td.memory import (
     RECORD_VALUES_FACTOR,
     RECORD_WORK_BYTES,
     S3_WORKER_BYTES,
-    LoaderShape,
-    MemoryBound,
-    block_fill_rows,
-    choose_block_rows,
-    memory_bound,
     read_ahead_bytes,
-    slots_needed,
     stream_bytes,
 )
 from o41td.order_lookup import most_batch_rows

@@ -6,14 +6,9 @@ from dataclasses import replace
 import pytest
 
 from o41td.errors import MemoryBoundError
-from o41td.memory import (
-    LoaderShape,
-    block_fill_rows,
-    choose_block_rows,
-    memory_bound,
-    slots_needed,
-    stream_bytes,
-)
+from o41td.loader_shape import LoaderShape, block_fill_rows, choose_block_rows, slots_needed
+from o41td.memory import memory_bound
+from o41td.memory_costs import stream_bytes
 
 MIB = 1 << 20
 
