@@ -37,6 +37,7 @@ def test_each_fault_is_found_within_200_runs_and_told_in_few_steps(state_class):
     with pytest.raises(SimulationFailed) as again:
         Simulation(failed.seed, state_class).replay(steps)
     assert str(again.value) == str(failure)
+    assert isinstance(again.value.__cause__, AssertionError), "the fault is no fault but a mistake in it"
 
 
 def test_a_run_is_replayed_step_by_step():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from o41td.coordinator.block_table import Block, BlockState
+from o41td.coordinator.block_table import BlockState
 from o41td.coordinator.events import BatchesWereGathered, PlannedBatch, SendBatches, WorkerExited
 from o41td.coordinator.rank_state import RankState
 from o41td.coordinator.state import LoaderState
@@ -192,11 +192,10 @@ class FailsTooSoon(LoaderState):
 class GivesAWorkerTooMuch(LoaderState):
     """The shortest queue gets one more block, however long it is."""
 
-    def _worker_for(self, block: Block) -> Any:
+    def _issue(self) -> None:
         self.lookahead += 1
-        worker = super()._worker_for(block)
+        super()._issue()
         self.lookahead -= 1
-        return worker
 
 
 FAULTY_LOADERS: list[type[LoaderState]] = [
