@@ -175,7 +175,7 @@ class BatchFeed:
     def stats(self, timeout_s: float = 5.0) -> dict[str, Any]:
         """Returns the coordinator's live figures.
 
-        Blocks: until it answers, at most `timeout_s`.
+        Blocks: until it answers, at most `timeout_s`; where it is being replaced, until another answers.
 
         Raises:
             CoordinatorError: It does not answer.
@@ -190,6 +190,8 @@ class BatchFeed:
             while gatherer.stats[0] < wanted:
                 if gatherer.fatal is not None:
                     raise gatherer.fatal.with_traceback(None)
+                if gatherer.is_replacing:
+                    deadline_s = time.monotonic() + timeout_s
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or gatherer.has_ended:
                     raise CoordinatorError("the loader's coordinator does not answer")

@@ -108,6 +108,7 @@ class Gatherer:
         self.stats: tuple[int, dict[str, Any]] = (0, {})
         self.is_asleep = False
         self.num_sleeps = 0
+        self.is_replacing = False  # the coordinator, which is dead
         self.has_ended = False  # the last thing that the thread sets
         self.coordinator_restarts = 0
         self.arrived = Doorbell()  # ends the sleep of the stream's thread
@@ -148,7 +149,9 @@ class Gatherer:
                     populating.join()
                     if self._is_closing():
                         return
+                    self.is_replacing = True
                     self._replace_loader()
+                    self.is_replacing = False
                     stop = threading.Event()
                     populating = self._populate_ahead(stop)
         except O41Error as error:

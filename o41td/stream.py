@@ -354,7 +354,7 @@ class BatchStream:
     def stats(self) -> dict[str, Any]:
         """Returns live figures of the loader (docs/observing.md has the keys).
 
-        Blocks: until the coordinator answers, milliseconds; at most 5 s.
+        Blocks: until the coordinator answers, milliseconds; at most 5 s, or until one that died is replaced.
 
         Raises:
             CoordinatorError: It does not answer.

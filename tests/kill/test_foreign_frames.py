@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loader_processes import figures_of, wait_until
+from loader_processes import wait_until
 from o41td import CoordinatorError, open_batch_stream
 from o41td.runtime import list_loaders
 from o41td.workers.message_codec import encode_message
@@ -58,7 +58,7 @@ def config(write_shards):
 
 
 def _restarts_of_workers(stream) -> int:
-    return sum(worker["restarts"] for worker in figures_of(stream)["workers"])
+    return sum(worker["restarts"] for worker in stream.stats()["workers"])
 
 
 @pytest.mark.parametrize("words", AT_START.values(), ids=AT_START.keys())
@@ -70,7 +70,7 @@ def test_a_worker_that_says_at_its_start_what_it_should_not_is_replaced(config, 
         Reference(config).check_rest(stream, position=0)
         assert faulty_host.times_done("start") >= 1
         wait_until(lambda: _restarts_of_workers(stream) == 1, "no replacement")
-        assert figures_of(stream)["coordinator_restarts"] == 0
+        assert stream.stats()["coordinator_restarts"] == 0
     assert " is replaced: it sent " in caplog.text
 
 
@@ -88,7 +88,7 @@ def test_a_worker_that_says_at_a_shard_what_it_should_not_is_replaced(config, fa
         reference.check_rest(stream, position=0)
         assert faulty_host.times_done(shard) >= 1
         wait_until(lambda number=number: _restarts_of_workers(stream) == number, "no replacement")
-        assert figures_of(stream)["coordinator_restarts"] == 0
+        assert stream.stats()["coordinator_restarts"] == 0
         wait_until(lambda number=number: caplog.text.count(" is replaced: it sent ") == number, "the log says nothing")
 
 
@@ -112,4 +112,4 @@ def test_a_coordinator_that_does_so_later_is_replaced(config, faulty_host, open_
         faulty_host.order("getuid", words, times=1, module="o41td.coordinator")
         list_loaders()  # it looks at who asks, and that is when it happens
         reference.check_rest(stream, position=1)
-        wait_until(lambda number=number: figures_of(stream)["coordinator_restarts"] == number, "no replacement")
+        wait_until(lambda number=number: stream.stats()["coordinator_restarts"] == number, "no replacement")

@@ -24,7 +24,6 @@ from leaks import descriptors, shared_memory_names
 from loader_processes import (
     children_running,
     coordinator_pid,
-    figures_of,
     kill,
     processes_of_loaders,
     wait_until,
@@ -99,7 +98,7 @@ class _Whole:
     def wait_until_idle(self) -> None:
         """Wait until no worker has work."""
         wait_until(
-            lambda: {worker["state"] for worker in figures_of(self.stream)["workers"]} == {"idle"}, "no worker rests"
+            lambda: {worker["state"] for worker in self.stream.stats()["workers"]} == {"idle"}, "no worker rests"
         )
 
     @staticmethod
@@ -121,7 +120,7 @@ def test_worker(config, host, open_stream, capfd, phase):
     whole.check()
     for act, _outcome in kill_matrix.cells("worker", phase):
         print(f"worker, {phase}, {act}")
-        restarts = figures_of(whole.stream)["workers"][0]["restarts"]
+        restarts = whole.stream.stats()["workers"][0]["restarts"]
         if phase == "idle":
             whole.wait_until_idle()
             _signalled(host, worker_pids(whole.stream)[0], act, "o41td.workers")
@@ -136,7 +135,7 @@ def test_worker(config, host, open_stream, capfd, phase):
         whole.check()
         assert host.times_done(point) >= 1
         host.cancel(point)
-        stats = figures_of(whole.stream)
+        stats = whole.stream.stats()
         assert stats["workers"][0]["restarts"] - restarts == (2 if phase == "starting" else 1)
         assert stats["coordinator_restarts"] == 0
     assert capfd.readouterr().err == ""
@@ -178,7 +177,7 @@ def test_coordinator(config, host, open_stream, capfd, phase):
     whole.check()
     for act, _outcome in kill_matrix.cells("coordinator", phase):
         print(f"coordinator, {phase}, {act}")
-        restarts = figures_of(whole.stream)["coordinator_restarts"]
+        restarts = whole.stream.stats()["coordinator_restarts"]
         if phase == "idle":
             whole.wait_until_idle()
             point = "signal"
@@ -189,7 +188,7 @@ def test_coordinator(config, host, open_stream, capfd, phase):
         whole.check()
         assert host.times_done(point) >= 1
         host.cancel(point)
-        assert figures_of(whole.stream)["coordinator_restarts"] - restarts == 1
+        assert whole.stream.stats()["coordinator_restarts"] - restarts == 1
     assert capfd.readouterr().err == ""
 
 

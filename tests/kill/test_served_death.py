@@ -12,7 +12,7 @@ import threading
 import psutil
 import pytest
 
-from loader_processes import figures_of, is_gone, kill, wait_until, wait_until_gone
+from loader_processes import is_gone, kill, wait_until, wait_until_gone
 from o41td import ConnectError, connect, resume_batch_stream
 from o41td.joining import served_loader
 from o41td.runtime import list_loaders
@@ -78,7 +78,7 @@ def test_a_served_coordinator_killed_costs_no_byte(config, serve, join):
     kill(served.coordinator_pid)
     for rank, stream in enumerate(streams):
         reference.check_rest(stream, position=10, rank=rank, world_size=2)
-        assert figures_of(stream)["coordinator_restarts"] == 1
+        assert stream.stats()["coordinator_restarts"] == 1
         stream.close()
     code, told = served.end()
     assert code == 0
@@ -238,4 +238,4 @@ def test_a_client_that_makes_no_sense_is_hung_up_on_and_others_go_on(config, ser
     channel.close()
     reference.check_rest(stream, position=16, rank=0, world_size=2)
     reference.check(join(served.name, 1).next(), number=1)
-    assert figures_of(stream)["coordinator"]["pid"] == served.coordinator_pid
+    assert stream.stats()["coordinator"]["pid"] == served.coordinator_pid

@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from loader_processes import DEADLINE_S, children_running, figures_of, kill, wait_until, worker_pids
+from loader_processes import DEADLINE_S, children_running, kill, wait_until, worker_pids
 from o41td import CoordinatorError, StorageError, WorkerCrashError, open_batch_stream
 from stream_reference import ids_of, stage_of, stream_config
 
@@ -40,13 +40,13 @@ def test_a_read_that_hangs_is_named_while_it_hangs_and_in_the_error(write_shards
 def test_a_coordinator_that_stops_is_named_while_it_is_waited_for(write_shards, open_stream, caplog):
     """The watchdog says that it does not answer; it is replaced after stall_timeout_s; the same rows come."""
     stream = open_stream(stream_config(stage_of(write_shards([16] * 2)), block_rows=16, stall_timeout_s=6))
-    pid = figures_of(stream)["coordinator"]["pid"]
+    pid = stream.stats()["coordinator"]["pid"]
     os.kill(pid, signal.SIGSTOP)
     stream.seek(0)
     assert ids_of(list(stream)) == list(range(32))
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert any(f"its coordinator (pid {pid}) does not answer" in text for text in warnings)
-    assert figures_of(stream)["coordinator_restarts"] == 1
+    assert stream.stats()["coordinator_restarts"] == 1
 
 
 def test_a_stream_that_flows_or_that_nobody_reads_says_nothing(write_shards, open_stream, caplog):
@@ -127,13 +127,13 @@ def test_workers_killed_again_and_again_while_they_start_are_started_until_one_l
     faulty_host.order("start", "SIGKILL", times=5)
     stream = open_stream(stream_config(stage_of(write_shards([16]))))
     assert ids_of(list(stream)) == list(range(16))
-    assert figures_of(stream)["workers"][0]["restarts"] == 5
+    assert stream.stats()["workers"][0]["restarts"] == 5
 
 
 def test_a_worker_that_cannot_be_started_does_not_end_a_stream_that_has_another(write_shards, faulty_host, open_stream):
     """One of two dies and none can be started in its place: the other decodes everything; both dead is an error."""
     stream = open_stream(stream_config(stage_of(write_shards([16] * 4)), threads=2, block_rows=16))
-    wait_until(lambda: {w["state"] for w in figures_of(stream)["workers"]} == {"idle"}, "a worker is not ready")
+    wait_until(lambda: {w["state"] for w in stream.stats()["workers"]} == {"idle"}, "a worker is not ready")
     faulty_host.order("start", "fail")
     kill(worker_pids(stream)[0])
     wait_until(lambda: faulty_host.times_done("start") >= 7, "it is not tried again")

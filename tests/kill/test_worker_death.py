@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from loader_processes import children_running, figures_of, is_gone, processes_of_loaders, wait_until, worker_pids
+from loader_processes import children_running, is_gone, processes_of_loaders, wait_until, worker_pids
 from o41td import CoordinatorError, CorruptDataError, WorkerCrashError, open_batch_stream
 from stream_reference import Reference, ids_of, stage_of, stream_config
 
@@ -39,8 +39,8 @@ def test_a_worker_killed_at_any_time_costs_no_byte(config, open_stream):
             lambda pids=pids, victims=victims: all(is_gone(pids[v]) for v in victims), "a dead worker is not reaped"
         )
         wait_until(lambda pids=pids: len(set(worker_pids(stream)) | set(pids)) > 2, "no worker was started anew")
-    assert figures_of(stream)["coordinator_restarts"] == 0
-    assert sum(worker["restarts"] for worker in figures_of(stream)["workers"]) == 5
+    assert stream.stats()["coordinator_restarts"] == 0
+    assert sum(worker["restarts"] for worker in stream.stats()["workers"]) == 5
     assert len(children_running("o41td.workers")) == 2
 
 
@@ -55,7 +55,7 @@ def test_workers_killed_again_and_again_while_it_runs(config, open_stream):
                 living[at // 10 % len(living)].kill()
         reference.check(stream.next(), number=at)
     assert stream.next() is None
-    assert figures_of(stream)["coordinator_restarts"] == 0
+    assert stream.stats()["coordinator_restarts"] == 0
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_worker_that_starts_slowly_has_not_stalled(write_shards, faulty_host, 
     faulty_host.order("start", "sleep:5", times=1)
     stream = open_stream(stream_config(stage_of(write_shards([16])), stall_timeout_s=4))
     assert ids_of(list(stream)) == list(range(16))
-    assert [worker["restarts"] for worker in figures_of(stream)["workers"]] == [0]
+    assert [worker["restarts"] for worker in stream.stats()["workers"]] == [0]
 
 
 def test_a_worker_killed_while_it_reads_a_footer_is_replaced(write_shards, faulty_host, open_stream):

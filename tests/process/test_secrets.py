@@ -79,7 +79,7 @@ def test_a_running_stream_shows_no_credentials(write_shards, open_stream, tmp_pa
         shown += [ended.out, ended.err]
     loader_processes.kill(loader_processes.worker_pids(stream)[0])
     loader_processes.kill(stream.stats()["coordinator"]["pid"])
-    while loader_processes.figures_of(stream)["coordinator_restarts"] == 0:
+    while stream.stats()["coordinator_restarts"] == 0:
         shown.append(stream.next())
     stream.close()
     shown += [*_files_of(runtime_folder(create=False)), *_files_of(default_cache_folder()), *_files_of(tmp_path)]

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import psutil
 
 from leaks import descendants_of
-from o41td import CoordinatorError
 
 T = TypeVar("T")
 DEADLINE_S = 60.0
@@ -53,31 +52,14 @@ def processes_of_loaders() -> list[psutil.Process]:
     return children_running("o41td.coordinator", "o41td.workers")
 
 
-def figures_of(stream: Any) -> dict[str, Any]:
-    """`stream.stats()`, asked again where a busy host needs longer than it waits to start another coordinator."""
-
-    def ask() -> dict[str, Any] | None:
-        try:
-            figures: dict[str, Any] = stream.stats()
-        except CoordinatorError as error:
-            if "does not answer" not in str(error):
-                raise
-            return None
-        return figures
-
-    figures = wait_until(ask, "the coordinator does not answer")
-    assert figures is not None
-    return figures
-
-
 def coordinator_pid(stream: Any) -> int:
     """The pid of a stream's coordinator."""
-    return int(figures_of(stream)["coordinator"]["pid"])
+    return int(stream.stats()["coordinator"]["pid"])
 
 
 def worker_pids(stream: Any) -> list[int]:
     """The pids of a stream's workers, by their number."""
-    return [worker["pid"] for worker in figures_of(stream)["workers"]]
+    return [worker["pid"] for worker in stream.stats()["workers"]]
 
 
 def is_gone(pid: int) -> bool:
