@@ -179,7 +179,7 @@ class BatchStreamConfig(ConfigModel):
             By field name a new array [rows, *shape].
 
         Raises:
-            O41Error: There is no such source, a column is missing, or a value does not fit.
+            O41Error: There is no such source, rows are not Arrow's, a column is missing, or a value does not fit.
         """
         from o41td.projecting import project  # which brings pyarrow: whoever has rows of Arrow's has it already
 

@@ -26,6 +26,7 @@ from o41td.batch_buffers import StageBuffers
 from o41td.checkpoint import Checkpoint
 from o41td.checkpointing import CheckpointMaker, carried_digest
 from o41td.config import BatchStreamConfig
+from o41td.counted import counted_text
 from o41td.cursor import Cursor
 from o41td.errors import ConfigError, O41Error, StreamClosedError
 from o41td.feed import BatchFeed
@@ -271,8 +272,9 @@ class BatchStream:
             order = self._lookup.order(stage)
             if order.num_batches is not None and order.num_batches < self._world_size:
                 raise ConfigError(
-                    f"stage {job.name!r} has {order.total_rows} rows, which make {order.num_batches} batch(es) of "
-                    f"{job.batch_size} in {self._job.lanes} lane(s): too few for {self._world_size} rank(s)",
+                    f"stage {job.name!r} has {counted_text(order.total_rows, 'row')}, which make "
+                    f"{counted_text(order.num_batches, 'batch', 'batches')} of {job.batch_size} in "
+                    f"{counted_text(self._job.lanes, 'lane')}: too few for {counted_text(self._world_size, 'rank')}",
                     advice="Use fewer ranks or lanes, a smaller batch_size, or more data; drop_last=False helps",
                 )
         if self.num_rounds() == 0:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from o41td.counted import counted_text
 from o41td.encodings import NODE, holds_records
 from o41td.errors import ChangedDataError, ConfigError, MissingShardError, O41Error
 from o41td.fields import field_bytes
@@ -181,7 +182,7 @@ class IndexReading:
             index = index_source(stage=stage, source=number, name=job.name, shards=shards, encoding=listed.encoding)
             if not index.num_rows:
                 raise ConfigError(
-                    f"source {job.name!r} has no rows in its {len(shards)} shard(s)",
+                    f"source {job.name!r} has no rows in its {counted_text(len(shards), 'shard')}",
                     advice="Take the source out, or point it at shards that have rows",
                 )
             sources.append(index)
@@ -299,7 +300,8 @@ class IndexReading:
             told = "; ".join(f"{uri}: {change}" for _name, uri, change in problems[:20])
             more = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""
             raise ChangedDataError(
-                f"{len(problems)} shard(s) are not what the checkpoint was taken on: {told}{more}",
+                f"{counted_text(len(problems), 'shard')} {'is' if len(problems) == 1 else 'are'} not what the "
+                f"checkpoint was taken on: {told}{more}",
                 source=name,
                 shard=uri,
             )

@@ -137,3 +137,18 @@ def test_a_folder_of_several_splits_is_refused(tmp_path):
     (written / "_o41td" / "shards" / "validation" / "0.json").unlink()
     (written / "validation" / "0-ab.parquet").unlink()
     assert list_files([str(written)], source="web") == [str(written / "train" / "0-ab.parquet")]
+
+
+def test_links_to_folders_are_followed_and_no_file_is_named_twice(tmp_path: Path) -> None:
+    """A linked folder's shards are below the folder too; one linked twice, or from within, counts once; loops end."""
+    touched(tmp_path, "far/z.parquet", "set/a/x.parquet", "set/b/y.parquet")
+    for link, target in (
+        ("set/away", "far"),
+        ("set/latest", "set/b"),
+        ("set/more", "far"),
+        ("set/a/up", "set"),
+        ("far/back", "set"),
+    ):
+        (tmp_path / link).symlink_to(tmp_path / target)
+    (tmp_path / "set" / "loop").symlink_to(tmp_path / "set" / "loop")
+    assert names_of(tmp_path, [str(tmp_path / "set")]) == ["set/a/x.parquet", "set/away/z.parquet", "set/b/y.parquet"]
