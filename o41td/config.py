@@ -209,6 +209,12 @@ class BatchStreamConfig(ConfigModel):
                 where=path,
                 advice="Give the config; a checkpoint goes to --resume",
             )
+        if "splits" in document and "stages" not in document:
+            raise ConfigError(
+                "this is a data manifest, not a config",
+                where=path,
+                advice="A source of a config names it: `manifest_uri`, and a `split` of it",
+            )
         try:
             config = cls.model_validate(document)
         except ConfigError as error:

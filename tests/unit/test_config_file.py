@@ -125,6 +125,7 @@ def test_the_quarantine_file_is_beside_the_config_by_default_too(tmp_path, monke
         ("c.json", b"\xff\xfe", "not UTF-8"),
         ("c.json", '{"seed": -1, "stages": [], "fields": []}', "`seed`: -1 is out of range"),
         ("c.json", '{"format": "o41td-checkpoint"}', "this is a checkpoint, not a config"),
+        ("c.json", '{"version": 1, "splits": {}}', "this is a data manifest, not a config"),
         ("c.toml", "[storage]\nregion = 'x'\n", "storage=StorageConfig(...)"),
     ],
 )
