@@ -64,7 +64,7 @@ def test_what_is_no_storage_is_refused(take):
 @pytest.mark.parametrize("text", [5, None, 1.5, ["{"]])
 def test_what_is_no_text_is_no_checkpoint(text):
     """`from_json` of something else is a CheckpointError like any other text that is none."""
-    with pytest.raises(CheckpointError, match="it is not text but (an int|None|a float|a list)"):
+    with pytest.raises(CheckpointError, match=r"it is not text but (an int|None|a float|a list)"):
         Checkpoint.from_json(text)
 
 
