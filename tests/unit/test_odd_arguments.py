@@ -53,6 +53,12 @@ def test_what_is_no_config_is_refused(take, config):
         take(config)
 
 
+def test_a_rank_of_no_number_is_refused_without_a_world():
+    """Who connects does not say how many ranks there are, so none is told."""
+    with pytest.raises(ConfigError, match="'0' is not allowed; give an integer of 0 or more, below the world size"):
+        connect("none", rank="0")
+
+
 @pytest.mark.parametrize("take", [open_batch_stream, plan])
 def test_what_is_no_storage_is_refused(take):
     """A dict of keys is not taken for a StorageConfig, and is not repeated: it may hold secrets."""
