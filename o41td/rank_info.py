@@ -38,8 +38,9 @@ def check_rank(rank: object, world_size: object) -> tuple[int, int]:
         size = None
     number = _integer_of(rank)
     if number is None or number < 0 or (size is not None and number >= size):
-        is_known = size is not None and size < ANY_WORLD
-        allowed = f"from 0 to {size - 1} (world size {size})" if is_known else "of 0 or more, below the world size"
+        allowed = "of 0 or more, below the world size"
+        if size is not None and size < ANY_WORLD:
+            allowed = f"from 0 to {size - 1} (world size {size})"
         problems.append(("rank", f"{rank!r} is not allowed; give an integer {allowed}"))
     if problems or number is None or size is None:
         raise ConfigError("this rank does not make sense", problems=problems)
