@@ -36,6 +36,7 @@ RECORDS_FOLDER = "_o41td"
 """Where a written data set keeps completion records and registrations, below the manifest's folder."""
 
 
+_NOT_REPLACED = "Write the path out: `~` and `$NAME` mean themselves here, and no variable is looked up"
 _SPLITS_FOLDER = f"{RECORDS_FOLDER}/shards/"
 _TABLE_MARKS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 
@@ -83,16 +84,18 @@ def _listed(entries: Sequence[str], source: str, suffixes: tuple[str, ...]) -> l
         elif os.path.lexists(path):
             matches = [path]
         elif glob.has_magic(path):
-            matches = _matching(path)
+            matches = _matching(path, source)
         else:
-            raise MissingShardError(source=source, shard=path, detail="there is no such file")
+            advice = _NOT_REPLACED if _looks_unreplaced(path) else None
+            raise MissingShardError(source=source, shard=path, detail="there is no such file", advice=advice)
         if not matches:
+            rules = (
+                "Check the path. Hidden names and names that begin with '_' are left out, and a folder stands for "
+                f"the files below it that end in {', '.join(suffixes)}"
+            )
             raise ConfigError(
                 f"source {source!r}: {entry!r} matches no file",
-                advice=(
-                    "Check the path. Hidden names and names that begin with '_' are left out, and a folder stands for "
-                    f"the files below it that end in {', '.join(suffixes)}"
-                ),
+                advice=_NOT_REPLACED if _looks_unreplaced(path) else rules,
             )
         found.extend(matches)
     refuse_repeats(found, source)
@@ -125,15 +128,22 @@ def _below(folder: str, suffixes: tuple[str, ...], source: str) -> list[str]:
     return sorted(found)
 
 
-def _matching(pattern: str) -> list[str]:
+def _matching(pattern: str, source: str) -> list[str]:
     check_globbed_folders(pattern)
     fixed = pattern[: min(pattern.find(c) for c in "*?[" if c in pattern)]
     root = fixed[: fixed.rfind("/") + 1]  # every match begins with it
-    return sorted(
-        path
-        for path in glob.iglob(pattern, recursive=True)
-        if is_data_name(path[len(root) :].split("/")) and not os.path.isdir(path)
-    )
+    matches = sorted(path for path in glob.iglob(pattern, recursive=True) if is_data_name(path[len(root) :].split("/")))
+    files = [path for path in matches if not os.path.isdir(path)]
+    if matches and not files:
+        raise ConfigError(
+            f"source {source!r}: {pattern!r} matches only folders, such as {matches[0]}",
+            advice="Name the folder, which stands for the shards below it, or add /*.parquet to the pattern",
+        )
+    return files
+
+
+def _looks_unreplaced(path: str) -> bool:
+    return "$" in path or any(part.startswith("~") for part in path.split("/"))
 
 
 def refuse_splits(names: Iterable[str], folder: str, source: str) -> None:

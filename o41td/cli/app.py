@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -488,6 +489,9 @@ def run_app(arguments: list[str] | None = None) -> NoReturn:
         arguments: what was typed after `o41td`; None takes `sys.argv`.
     """
     typed = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):  # a terminal of few letters, or a file name that is no text, ends nothing
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
     sys.exit(
         exit_code_of(lambda: command.main(typed, prog_name="o41td", standalone_mode=False), debug="--debug" in typed)

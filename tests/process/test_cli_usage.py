@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import shard_writer
 from command_line import command as words_of
-from command_line import o41td, o41td_on_a_terminal, toml_config
+from command_line import o41td, o41td_in_a_process, o41td_on_a_terminal, toml_config
 
 pytestmark = pytest.mark.usefixtures("forked_loaders")
 
@@ -148,3 +149,15 @@ def test_a_full_disk_behind_standard_output(tmp_path: Path, write_shards: shard_
         done = subprocess.run(words_of("plan", config), stdout=full, stderr=subprocess.PIPE, text=True, timeout=110)
     said = "o41td: this host does not let it go on: No space left on device. --debug tells what was tried.\n"
     assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_letters_that_an_output_lacks(tmp_path: Path, write_shards: shard_writer.ShardWriter, encoding: str) -> None:
+    """An output of few letters, and a file name that is no text, are written as escapes and end no command."""
+    name = os.fsdecode(b"\xff\xe9.csv")
+    (tmp_path / name).write_text("".join(f"{'x' * (row % 3)}\n" for row in range(9)))
+    config = toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", write_shards([20]), 1.0)]}])
+    for arguments in (("check", config), ("inspect", tmp_path / name)):
+        done = o41td_in_a_process(*arguments, env={"PYTHONIOENCODING": encoding})
+        assert (done.code, done.err) == (0, "")
+    assert "\\udcff\\udce9.csv" in done.out
