@@ -8,7 +8,6 @@ gathered ahead is not in the cursor; moving (`seek`, `advance`) drops it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -35,6 +34,7 @@ from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order_lookup import OrderLookup
 from o41td.phases import profile_is_wanted, profile_text
+from o41td.stream_log import StreamLog
 
 __all__ = ["BatchStream", "StreamStart"]
 
@@ -93,8 +93,9 @@ class BatchStream:
         self._sources = self._lookup.sources
         self._checkpoints = CheckpointMaker(config, job, self._lookup, rank=rank, world_size=world_size)
         self.notices = loader.notices
+        log = StreamLog(rank, world_size)
         for notice in loader.notices:
-            logging.getLogger("o41td").warning("%s", notice)
+            log.warning("%s", notice)
         gatherer = Gatherer(
             loader,
             restart=restart,
@@ -104,7 +105,7 @@ class BatchStream:
             world_size=world_size,
             stall_timeout_s=job.stall_timeout_s,
         )
-        self._feed = BatchFeed(gatherer, stall_timeout_s=job.stall_timeout_s)
+        self._feed = BatchFeed(gatherer, log, stall_timeout_s=job.stall_timeout_s)
         self._finalizer = weakref.finalize(self, self._feed.close)
         _LIVE_FEEDS.add(self._feed)
         try:
