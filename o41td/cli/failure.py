@@ -80,10 +80,11 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
 
 
 def _sentence_and_code(error: Exception) -> tuple[str, int]:
+    others = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()) if note.startswith("Also: "))
     if isinstance(error, (UsageProblem, *_WRONG_ARGUMENTS)):
-        return f"o41td: {error}", 2
+        return f"o41td: {error}{others}", 2
     if isinstance(error, O41Error | StreamsPartError):
-        return f"o41td: {error}", 1
+        return f"o41td: {error}{others}", 1
     if hasattr(error, "format_message"):  # typer's and click's own errors; newer typers vendor click
         return f"o41td: {_sentence(error.format_message())} See `{_command_of(error)} --help`.", 2
     if isinstance(error, OSError) and error.strerror:

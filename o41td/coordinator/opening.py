@@ -270,10 +270,8 @@ class IndexReading:
         if not errors:
             return
         first = errors[0]
-        others = [str(error) for error in errors[1:_MAX_ERRORS_TOLD]]
-        if others:
-            more = len(errors) - 1 - len(others)
-            first.add_note("\n".join(["Also:", *others, *([f"… and {more} more shards"] if more else [])]))
+        if len(errors) > 1:
+            first.add_note(_others_text(first, errors[1:]))
         raise first
 
     def _refuse_changes(self, sources: Sequence[SourceIndex]) -> None:
@@ -305,6 +303,21 @@ class IndexReading:
                 source=name,
                 shard=uri,
             )
+
+
+def _others_text(first: O41Error, others: Sequence[O41Error]) -> str:
+    """What is wrong with other shards than the first: each thing once, with some of the shards that have it."""
+    by_detail: dict[str, list[str]] = {first.detail: []}
+    for error in others:
+        by_detail.setdefault(error.detail, []).append(str(getattr(error, "shard", None) or error.place()))
+    lines = []
+    for detail, places in list(by_detail.items())[:_MAX_ERRORS_TOLD]:
+        told, more = places[: _MAX_ERRORS_TOLD - 1], len(places) - (_MAX_ERRORS_TOLD - 1)
+        if more > 0:
+            told.append(f"and {counted_text(more, 'more shard')}")
+        if told:
+            lines.append(f"{'the same in' if detail == first.detail else f'{detail}:'} {', '.join(told)}")
+    return "Also: " + "\n".join(lines)
 
 
 def _parcel_of(wanted: _Wanted) -> bytes | None:

@@ -132,6 +132,25 @@ def test_a_table_of_text_as_a_shard_is_told_what_to_do(tmp_path: Path) -> None:
     assert f"Its suffix says csv: `o41td write {tmp_path}/x.csv --to FOLDER` makes shards of it." in done.err
 
 
+def test_what_is_wrong_with_several_shards_is_told_once(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """The first shard's error has its remedy; others that have the same are named behind it, some of many."""
+    good = write_shards([8])
+    bad = [tmp_path / f"{number}.parquet" for number in range(7)]
+    for path in bad[1:]:
+        path.write_bytes(b"x" * 100)
+    bad[0].write_bytes(b"")
+    sources = [("a", [*good, *bad[1:], bad[0]], 1.0)]
+    done = o41td("plan", toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": sources}]))
+    first, *others = done.err.splitlines()
+    assert (done.code, done.out) == (1, "")
+    assert first.count("Replace the shard") == 1
+    assert str(bad[1]) in first
+    assert others == [
+        f"Also: the same in {', '.join(map(str, bad[2:6]))}, and 1 more shard",
+        f"the shard is no readable Parquet file: it has 0 bytes: {bad[0]}",
+    ]
+
+
 def test_control_characters_are_shown_not_sent(tmp_path: Path) -> None:
     """What a reader says of a damaged file, and a file's name, cannot drive the terminal."""
     odd = tmp_path / "a\x1b[31m.csv"
