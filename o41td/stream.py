@@ -33,6 +33,7 @@ from o41td.gatherer import AnyLoader, Gatherer, Place, Restart
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order_lookup import OrderLookup
+from o41td.path_argument import path_text
 from o41td.phases import profile_is_wanted, profile_text
 from o41td.stream_log import StreamLog
 
@@ -389,6 +390,29 @@ class BatchStream:
             problem = f"{batch_index} would be batch {number} of stage {stage}, which has {total}"
             raise ConfigError("there is no such batch", problems=[("batch_index", problem)])
         return self._lookup.coordinates(stage, number)
+
+    def find(self, shard: str | os.PathLike[str], row: int, *, epochs: int = 1) -> list[int]:
+        """Returns the global batches in which a row comes, ascending: `coordinates` the other way round.
+
+        Nothing is read. Told are those of the stream's history, and those ahead in its current stage, whichever rank
+        they go to. Rows that batching drops are in none.
+
+        Args:
+            shard: The shard's path or URI, or an end of it that only one shard has.
+            row: The row's number in the shard.
+            epochs: How many epochs of the row's sources to look through, where a stage is infinite.
+
+        Raises:
+            ConfigError: No source has such a shard, or the shard no such row.
+        """
+        number = _count_of("row", row)
+        if _count_of("epochs", epochs) < 1:
+            raise ConfigError(
+                "this number does not make sense", problems=[("epochs", "0 epochs hold no row; give 1 or more")]
+            )
+        comes = self._lookup.find(path_text(shard, "shard"), number, epochs=epochs)
+        batches = {self._cursor.global_batch_of(stage, batch) for stage, batch in comes}
+        return sorted(batch for batch in batches if batch is not None)
 
     # ---- end -------------------------------------------------------------------------------------------------------
 
