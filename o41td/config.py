@@ -73,6 +73,10 @@ class BatchStreamConfig(ConfigModel):
         "rank": _ARGUMENT_OF_OPEN.format("rank=..."),
         "world_size": _ARGUMENT_OF_OPEN.format("world_size=..."),
         "engine": _ARGUMENT_OF_OPEN.format('engine="local"'),
+        **dict.fromkeys(("workers", "num_workers"), "unknown key; workers are counted by `threads`"),
+        **dict.fromkeys(("batch_size", "shuffle", "drop_last", "infinite", "sources"), "is a key of a stage"),
+        **dict.fromkeys(("files", "manifest_uri", "encoding", "weight"), "is a key of a stage's source"),
+        **dict.fromkeys(("length", "shape", "dtype", "pad"), "is a key of a field"),
     }
 
     stages: Annotated[Sequence[Stage], Listed, Field(min_length=1)]

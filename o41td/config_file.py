@@ -70,7 +70,12 @@ def _parse_toml(text: str) -> Any:
     """TOML; its own errors are ValueErrors that name the line."""
     import tomllib
 
-    return tomllib.loads(text)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        if "Cannot declare" in str(error):
+            raise ValueError(f"{error}: a list of tables is written [[name]], not [name], each time") from None
+        raise
 
 
 def _parse_yaml(text: str) -> Any:

@@ -118,6 +118,7 @@ def test_the_quarantine_file_is_beside_the_config_by_default_too(tmp_path, monke
         ("c.json", "[]", "does not hold a table"),
         ("c.toml", "a = ", "cannot be parsed: Invalid value (at end of document)"),
         ("c.toml", "a = 1\na = 2\n", "cannot be parsed"),
+        ("c.toml", "[fields]\n[fields]\n", "a list of tables is written [[name]], not [name], each time"),
         ("c.yaml", "a: [", "cannot be parsed"),
         ("c.yaml", "!!python/object:os.system {}", "cannot be parsed"),
         ("c.yaml", "", "does not hold a table"),
