@@ -33,6 +33,9 @@ __all__ = ["IndexReading"]
 _MAX_ERRORS_TOLD = 5
 _NUM_SAMPLES = 4
 _LOOK_UPS_TOLD = 1024
+_FIELDS_ARE_GIVEN: list[
+    Any
+] = []  # what the cache of some fields keeps of a shard of records, whose count is for any fields
 _SAVE_EVERY_BYTES = 1 << 30
 
 
@@ -146,14 +149,17 @@ class IndexReading:
             message.version,
         ]
         self.num_done += 1
-        wanted.units = _units_of(wanted.path, value)
+        if wanted.units is None or not holds_records(wanted.encoding):  # a look at some records tells less than a count
+            wanted.units = _units_of(wanted.path, value)
         if not wanted.may_be_cached or (message.size_bytes, message.mtime_ns) != wanted.identity[:2]:
             return
         if not holds_records(wanted.encoding):
             wanted.cache.put(wanted.path, wanted.identity, value)
-        elif wanted.stated_rows is None:
-            wanted.counts.put(wanted.path, wanted.identity, value)
-            self._counted_bytes += message.size_bytes
+        else:
+            wanted.cache.put(wanted.path, wanted.identity, _FIELDS_ARE_GIVEN)
+            if wanted.stated_rows is None:
+                wanted.counts.put(wanted.path, wanted.identity, value)
+                self._counted_bytes += message.size_bytes
         if self._counted_bytes > _SAVE_EVERY_BYTES:  # counting takes long: an opening that is given up keeps most of it
             self._counted_bytes = 0
             self._save()
@@ -225,6 +231,8 @@ class IndexReading:
         elif source.encoding == NODE:  # nobody here has the source to ask
             found[0].is_task = False
             return found
+        elif holds_records(listed.encoding):
+            self._check_some(found)
         unread = [wanted for wanted in found if wanted.units is None and not wanted.is_task]
         samples = _NUM_SAMPLES - (len(found) - len(unread))
         if samples > 0:
@@ -239,6 +247,14 @@ class IndexReading:
         if checked.units is not None and holds_records(checked.encoding):
             checked.stated_rows = checked.units.rows  # which spares counting them again
         checked.runs_chain = checked.is_task = True
+
+    @staticmethod
+    def _check_some(found: Sequence[_Wanted]) -> None:
+        """Has some of the shards that were counted for other fields looked at: records have no schema to compare."""
+        for wanted in found[:: max(1, -(-len(found) // _NUM_SAMPLES))]:
+            if wanted.units is not None and wanted.cache.get(wanted.path, wanted.identity) is None:
+                wanted.stated_rows = wanted.units.rows  # which spares counting them again
+                wanted.is_task = True
 
     def _take_from_cache(self, wanted: _Wanted) -> None:
         cache = wanted.counts if holds_records(wanted.encoding) else wanted.cache
