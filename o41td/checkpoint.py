@@ -30,6 +30,7 @@ from typing import Any, Self
 
 from o41td.checked_document import count_in, expect_keys, is_count, list_in, text_in
 from o41td.checkpoint_file import read_text, replace_text
+from o41td.counted import kind_text
 from o41td.document_differences import differences_of
 from o41td.errors import CheckpointError
 from o41td.order_version import ORDER_VERSION
@@ -283,7 +284,7 @@ def _digest_of(body: str) -> str:
 def _verified(text: str | bytes) -> dict[str, Any]:
     """The document in a text whose checksum is right."""
     if not isinstance(text, str | bytes | bytearray | memoryview):
-        raise CheckpointError(f"this is not an o41td checkpoint: it is not text but a {type(text).__name__}")
+        raise CheckpointError(f"this is not an o41td checkpoint: it is not text but {kind_text(text)}")
     if len(text) > _MAX_BYTES:
         raise CheckpointError(f"this is not an o41td checkpoint: it is longer than {_MAX_BYTES} bytes")
     data = text.encode("utf-8", "replace") if isinstance(text, str) else bytes(text)

@@ -73,6 +73,10 @@ class BatchStreamConfig(ConfigModel):
         "rank": _ARGUMENT_OF_OPEN.format("rank=..."),
         "world_size": _ARGUMENT_OF_OPEN.format("world_size=..."),
         "engine": _ARGUMENT_OF_OPEN.format('engine="local"'),
+        **dict.fromkeys(("workers", "num_workers"), "unknown key; workers are counted by `threads`"),
+        **dict.fromkeys(("batch_size", "shuffle", "drop_last", "infinite", "sources"), "is a key of a stage"),
+        **dict.fromkeys(("files", "manifest_uri", "encoding", "weight"), "is a key of a stage's source"),
+        **dict.fromkeys(("length", "shape", "dtype", "pad"), "is a key of a field"),
     }
 
     stages: Annotated[Sequence[Stage], Listed, Field(min_length=1)]
@@ -179,7 +183,7 @@ class BatchStreamConfig(ConfigModel):
             By field name a new array [rows, *shape].
 
         Raises:
-            O41Error: There is no such source, a column is missing, or a value does not fit.
+            O41Error: There is no such source, rows are not Arrow's, a column is missing, or a value does not fit.
         """
         from o41td.projecting import project  # which brings pyarrow: whoever has rows of Arrow's has it already
 
@@ -208,6 +212,12 @@ class BatchStreamConfig(ConfigModel):
                 "this is a checkpoint, not a config",
                 where=path,
                 advice="Give the config; a checkpoint goes to --resume",
+            )
+        if "splits" in document and "stages" not in document:
+            raise ConfigError(
+                "this is a data manifest, not a config",
+                where=path,
+                advice="A source of a config names it: `manifest_uri`, and a `split` of it",
             )
         try:
             config = cls.model_validate(document)

@@ -13,11 +13,12 @@ __all__ = ["read_document"]
 _MAX_CHARACTERS = 1 << 26
 
 
-def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_document(path: str | os.PathLike[str], *, noun: str = "config") -> dict[str, Any]:
     """Reads a `.json`, `.toml`, `.yaml` or `.yml` file.
 
     Args:
         path: The file; its suffix says what it holds.
+        noun: What errors call it: the "config" file, unless it is another.
 
     Returns:
         The document.
@@ -28,12 +29,12 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = Path(path)
     parse = _PARSERS.get(file.suffix.lower())
     if file.is_dir():
-        raise ConfigError("this is a folder, not a config file", where=str(file))
+        raise ConfigError(f"this is a folder, not a {noun} file", where=str(file))
     if parse is None and not os.path.exists(file):
         raise ConfigError("there is no such file", where=str(file), advice="Check the path")
     if parse is None:
         raise ConfigError(
-            f"the config file's suffix {file.suffix!r} is unknown",
+            f"the {noun} file's suffix {file.suffix!r} is unknown",
             where=str(file),
             advice=f"Name it with one of {', '.join(_PARSERS)}",
         )
@@ -42,21 +43,21 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
             text = opened.read(_MAX_CHARACTERS + 1)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ConfigError(f"the config file cannot be read: {reason}", where=str(file)) from None
+        raise ConfigError(f"the {noun} file cannot be read: {reason}", where=str(file)) from None
     except UnicodeDecodeError:
-        raise ConfigError("the config file is not UTF-8 text", where=str(file)) from None
+        raise ConfigError(f"the {noun} file is not UTF-8 text", where=str(file)) from None
     if len(text) > _MAX_CHARACTERS:
-        raise ConfigError(f"the config file is longer than {_MAX_CHARACTERS} characters", where=str(file))
+        raise ConfigError(f"the {noun} file is longer than {_MAX_CHARACTERS} characters", where=str(file))
     try:
         document = parse(text)
         refuse_deep_nesting(document)
     except RecursionError:
-        raise ConfigError("the config file cannot be parsed: it is nested too deeply", where=str(file)) from None
+        raise ConfigError(f"the {noun} file cannot be parsed: it is nested too deeply", where=str(file)) from None
     except ValueError as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"the config file cannot be parsed: {reason}", where=str(file)) from None
+        raise ConfigError(f"the {noun} file cannot be parsed: {reason}", where=str(file)) from None
     if not isinstance(document, dict):
-        raise ConfigError("the config file does not hold a table of keys", where=str(file))
+        raise ConfigError(f"the {noun} file does not hold a table of keys", where=str(file))
     return document
 
 
@@ -69,7 +70,12 @@ def _parse_toml(text: str) -> Any:
     """TOML; its own errors are ValueErrors that name the line."""
     import tomllib
 
-    return tomllib.loads(text)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        if "Cannot declare" in str(error):
+            raise ValueError(f"{error}: a list of tables is written [[name]], not [name], each time") from None
+        raise
 
 
 def _parse_yaml(text: str) -> Any:

@@ -137,7 +137,9 @@ def _text_of(model: type[ConfigModel], entry: Any, cause: Any, *, secret: bool) 
     if kind == "too_short":
         return "is empty; give at least one"
     if kind in _SEQUENCE_ERRORS:
-        return f"{shown} is not a list; give a list"
+        of_one = isinstance(entry.get("input"), Mapping)
+        tables = f"; in TOML each begins with [[{entry['loc'][-1]}]], in JSON and YAML they are items" if of_one else ""
+        return f"{shown} is not a list; give a list{tables}"
     if kind == "bool_type":
         return f"{shown} is not a bool; give true or false"
     if kind == "frozen_instance":

@@ -10,7 +10,7 @@ from o41td.config import BatchStreamConfig
 from o41td.coordinator_process import Progress
 from o41td.errors import ConfigError
 from o41td.joining import JoinedLoader, join_loader, rejoin_loader
-from o41td.rank_info import check_rank
+from o41td.rank_info import ANY_WORLD, check_rank
 from o41td.stream import BatchStream, StreamStart
 
 __all__ = ["connect"]
@@ -34,7 +34,7 @@ def connect(name: str, rank: int = 0, *, wait_s: float = 60.0, progress: Progres
         ConnectError: No loader is served under that name, or the rank is taken, or not among those served.
         O41Error: The loader cannot be opened.
     """
-    rank, _ = check_rank(rank, 1 << 31)
+    rank, _ = check_rank(rank, ANY_WORLD)
     if not _is_wait(wait_s):
         raise ConfigError("this wait does not make sense", problems=[("wait_s", f"{wait_s!r} is no number of seconds")])
     loader = join_loader(str(name), rank, progress=progress)

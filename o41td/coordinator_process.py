@@ -9,6 +9,7 @@ Called by: the training process, from `open_batch_stream` and, after a coordinat
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -42,12 +43,19 @@ class CoordinatorProcess:
         The number of workers is all it must know: what it is to open is told once that is worked out.
 
         Raises:
-            OSError: The system has no room for one more process or descriptor.
-            CoordinatorError: This is a subinterpreter, which cannot start processes.
+            CoordinatorError: The system has no room for one more process or descriptor, or does not let this program
+                start another; or this is a subinterpreter, which cannot.
         """
         self._log = ChildLog()
         try:
             self._process = start_child("o41td.coordinator", ["--workers", str(num_workers)], log=self._log)
+        except OSError as error:
+            self._log.close()
+            raise CoordinatorError(
+                f"the loader's coordinator cannot be started: {error.strerror or error}",
+                where=sys.executable,
+                advice="Look at the limits of processes, descriptors and memory (`ulimit -a`, the container's)",
+            ) from error
         except BaseException:
             self._log.close()
             raise

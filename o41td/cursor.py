@@ -79,6 +79,19 @@ class Cursor:
         there = self.sought(batch)
         return there.stage, there.stage_position(there.stage)
 
+    def global_batch_of(self, stage: int, number: int) -> int | None:
+        """Return the global batch that batch ``number`` of ``stage`` was or, in the current stage, will be.
+
+        None for what lies ahead in another stage: nobody knows yet when that goes on.
+        """
+        runs = self.runs()
+        for run in runs:
+            if run.stage == stage and run.position <= number < run.position + run.batches:
+                return run.global_batch + number - run.position
+        last = runs[-1]
+        is_ahead = last.stage == stage and number >= last.position
+        return last.global_batch + number - last.position if is_ahead else None
+
     def runs(self) -> list[Run]:
         """Return the history's runs, each with where it begins."""
         runs: list[Run] = []

@@ -163,14 +163,14 @@ def _run_writer(folder: Path, on_shard: Callable[[int], object] | None) -> None:
             raise StorageError(
                 f"the sample could not be written: {complaint[-1] if complaint else f'exit {writer.returncode}'}",
                 uri=folder,
-                advice="free some 100 MB there, or name another folder",
+                advice="Free some 100 MB there, or name another folder",
             )
         _put_in_place(draft, folder)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
         raise StorageError(
-            f"the sample could not be written: {error.strerror}", uri=folder, advice="name a folder you can write to"
+            f"the sample could not be written: {error.strerror}", uri=folder, advice="Name a folder you can write to"
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)

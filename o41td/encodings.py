@@ -9,14 +9,43 @@ from collections.abc import Iterable
 
 from o41td.errors import ConfigError
 
-__all__ = ["ENCODINGS", "JSON_LINES", "MESSAGE_PACK", "NODE", "PARQUET", "encoding_of", "holds_records", "suffixes_of"]
+__all__ = [
+    "ENCODINGS",
+    "FILE_ENCODINGS",
+    "FOREIGN_SUFFIXES",
+    "JSON_LINES",
+    "MESSAGE_PACK",
+    "NODE",
+    "PARQUET",
+    "encoding_of",
+    "foreign_format_of",
+    "holds_records",
+    "suffixes_of",
+]
 
 PARQUET = "parquet"
 JSON_LINES = "jsonl.gz"
 MESSAGE_PACK = "msgpack.zstf"
 NODE = "node"  # no files: a source of the user's own, which answers spans
 
-ENCODINGS = (PARQUET, JSON_LINES, MESSAGE_PACK, NODE)
+FILE_ENCODINGS = (PARQUET, JSON_LINES, MESSAGE_PACK)
+ENCODINGS = (*FILE_ENCODINGS, NODE)
+
+FOREIGN_SUFFIXES = {
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".jsonl": "jsonl",
+    ".jsonl.zst": "jsonl",
+    ".ndjson": "jsonl",
+    ".ndjson.gz": "jsonl",
+    ".ndjson.zst": "jsonl",
+    ".tar": "webdataset",
+    ".tar.gz": "webdataset",
+    ".tgz": "webdataset",
+}
+"""What is no shard as it is, and which of the formats it is that `o41td write` makes shards of."""
 
 _SUFFIXES = {PARQUET: (".parquet", ".pq", ".parq"), JSON_LINES: (".jsonl.gz",), MESSAGE_PACK: (".msgpack.zstf",)}
 
@@ -24,6 +53,13 @@ _SUFFIXES = {PARQUET: (".parquet", ".pq", ".parq"), JSON_LINES: (".jsonl.gz",), 
 def suffixes_of(encoding: str | None) -> tuple[str, ...]:
     """Returns the suffixes, in lower case, of an encoding's shards; those of all where it is None."""
     return _SUFFIXES[encoding] if encoding else tuple(suffix for known in _SUFFIXES.values() for suffix in known)
+
+
+def foreign_format_of(uri: str) -> str | None:
+    """Returns the format that a name's suffix tells, of those that are no shards; None where it tells none of them."""
+    name = uri.rpartition("/")[2].lower()
+    found = [suffix for suffix in FOREIGN_SUFFIXES if name.endswith(suffix)]
+    return FOREIGN_SUFFIXES[max(found, key=len)] if found else None
 
 
 def holds_records(encoding: str) -> bool:

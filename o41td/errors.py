@@ -137,7 +137,7 @@ class ConfigError(O41Error, ValueError):
             return super().paragraph()
         lines = [f"`{path}`: {problem}" if path else problem for path, problem in self.problems]
         what = f"{self.detail} ({self.where})" if self.where else self.detail
-        advice = f" {self.advice}" if self.advice else ""
+        advice = f" {self.advice.strip().rstrip('.')}." if self.advice else ""
         lines = [line if line.endswith("?") else f"{line}." for line in lines]
         if len(lines) == 1:
             return f"{what}: {lines[0]}{advice}"

@@ -16,6 +16,7 @@ from typing import Any
 from o41td.assembler import AssembledBatch
 from o41td.errors import CoordinatorError, StreamClosedError
 from o41td.gatherer import Gatherer, Place
+from o41td.stream_log import StreamLog
 from o41td.watchdog import WaitWatchdog
 
 __all__ = ["BatchFeed"]
@@ -29,8 +30,9 @@ class BatchFeed:
     Called by: the stream's thread (every method), one thread at a time; `close` also by a garbage collection anywhere.
     """
 
-    def __init__(self, gatherer: Gatherer, *, stall_timeout_s: float) -> None:
-        """Starts the gatherer's thread."""
+    def __init__(self, gatherer: Gatherer, log: StreamLog, *, stall_timeout_s: float) -> None:
+        """Starts the gatherer's thread; what is to be said of waits goes into `log`."""
+        self._log = log
         self._gatherer = gatherer
         self._stall_timeout_s = stall_timeout_s
         self._serve = 0
@@ -115,7 +117,7 @@ class BatchFeed:
             if self._can_assemble():
                 gatherer.assembler.assemble_now()
             else:
-                watchdog = watchdog or WaitWatchdog(gatherer, stall_timeout_s=self._stall_timeout_s)
+                watchdog = watchdog or WaitWatchdog(gatherer, self._log, stall_timeout_s=self._stall_timeout_s)
                 self._await_arrival(lambda: self._can_assemble() or self._look(ordinal) is not None)
             found = self._look(ordinal)
             if found is None and watchdog is not None:

@@ -204,7 +204,9 @@ def _asked(over: Sequence[str | Sequence[str]] | None, inputs: Inputs) -> list[t
     unknown = [name for group in groups for name in group if name not in inputs]
     if unknown or not all(groups) or not groups:
         told = f"{unknown[0]!r} is no input" if unknown else "it names no input"
-        raise ConfigError("", problems=[("over", f"{told}; there are {', '.join(inputs)}")])
+        raise ConfigError(
+            "these inputs cannot be asked about", problems=[("over", f"{told}; there are {', '.join(inputs)}")]
+        )
     return groups
 
 

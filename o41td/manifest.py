@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from o41td.encodings import ENCODINGS
+from o41td.encodings import FILE_ENCODINGS
 from o41td.errors import ConfigError
 from o41td.listing import is_local, local_path_of
 from o41td.plain_json import parse_plain_json
@@ -171,8 +171,8 @@ class _Reading:
         version, data_format = table.get("version"), table.get("data_format")
         if table and (version != VERSION or isinstance(version, bool)):
             self._add("version", f"{version!r} is not {VERSION}, the only version that is known")
-        if table and data_format not in ENCODINGS:
-            self._add("data_format", f"{data_format!r} is none of {', '.join(ENCODINGS)}")
+        if table and data_format not in FILE_ENCODINGS:
+            self._add("data_format", f"{data_format!r} is none of {', '.join(FILE_ENCODINGS)}")
         splits = self._table(table.get("splits", {}), "splits")
         return Manifest(
             uri=self._uri,

@@ -22,6 +22,7 @@ from o41td.chain_source import with_chains
 from o41td.checkpoint import Checkpoint, refuse_order_version
 from o41td.config import BatchStreamConfig, StorageConfig
 from o41td.coordinator_process import CoordinatorProcess, Progress
+from o41td.counted import kind_text
 from o41td.errors import ConfigError
 from o41td.nodes import Chain, Node
 from o41td.path_argument import path_text
@@ -158,7 +159,7 @@ def refuse_other_config(config: object) -> None:
     """
     if not isinstance(config, BatchStreamConfig):
         raise ConfigError(
-            f"config is a {type(config).__name__}, not a BatchStreamConfig",
+            f"config is {kind_text(config)}, not a BatchStreamConfig",
             advice="Use BatchStreamConfig.load(path) for a file, BatchStreamConfig.from_document(d) for a dict",
         )
 
@@ -170,7 +171,7 @@ def refuse_other_storage(storage: object) -> None:
         ConfigError: Its value is not shown, as it may be secret.
     """
     if not isinstance(storage, StorageConfig | None):
-        problem = f"a {type(storage).__name__} is not a StorageConfig"  # its values may be secret
+        problem = f"{kind_text(storage)} is not a StorageConfig"  # its values may be secret
         raise ConfigError("this storage does not make sense", problems=[("storage", problem)])
 
 

@@ -13,6 +13,7 @@ from o41td.batch import COORDINATE_DTYPE
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
 from o41td.order.stage import StageOrder
+from o41td.shard_lookup import places_of_row, shard_named
 
 __all__ = ["OrderLookup", "most_batch_rows", "order_of"]
 
@@ -51,6 +52,24 @@ class OrderLookup:
             result["shard"][chosen] = index.unit_shard[unit[chosen]]
             result["row"][chosen] = index.unit_first_row[unit[chosen]] + row[chosen]
         return result
+
+    def find(self, shard: str, row: int, *, epochs: int) -> list[tuple[int, int]]:
+        """Returns the batches in which a row comes in the first epochs of its sources: stage, and number in it.
+
+        Args:
+            shard: The shard's path or URI, or an end of it that only one shard has.
+            row: The row's number in the shard.
+            epochs: How many of each source's epochs are looked through.
+
+        Raises:
+            ConfigError: No source has such a shard, or the shard no such row.
+        """
+        uri = shard_named(self.sources, shard)
+        return [
+            (index.stage, come.batch)
+            for index, unit, row_in_unit in places_of_row(self.sources, uri, row)
+            for come in self.order(index.stage).find(index.source, unit, row_in_unit, epochs=epochs)
+        ]
 
     def key(self, stage: int, number: int) -> str:
         """Returns a name for the content of a batch: shards' versions, projection and coordinates, digested."""

@@ -87,13 +87,8 @@ class Outline:
 
     def global_batch_of(self, stage: int, number: int) -> int | None:
         """Returns the global batch that batch `number` of a stage is on the walk; None if the walk passes it by."""
-        runs = self.walk.runs()
-        for run in runs:
-            if run.stage == stage and (run.position <= number < run.position + run.batches):
-                return run.global_batch + number - run.position
-        last = runs[-1]
-        is_ahead = not self.has_end and last.stage == stage and number >= last.position
-        return last.global_batch + number - last.position if is_ahead else None
+        batch = self.walk.global_batch_of(stage, number)
+        return None if batch is not None and self.has_end and batch >= self.walk.batches else batch
 
     def stage_run(self, stage: int) -> Run | None:
         """Returns the last run of a stage on the walk."""

@@ -7,8 +7,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from o41td.counted import kind_text
 from o41td.errors import ConfigError
 from o41td.fields import DTYPES, FieldPlan
 from o41td.projection import ProjectionPlan, plan_projection
@@ -34,7 +36,8 @@ def project(config: BatchStreamConfig, rows: Any, *, stage: int = 0, source: int
         By field name a new array [rows, *shape].
 
     Raises:
-        ConfigError: There is no such source, or its nodes are not there: it was read from a document.
+        ConfigError: Rows are not Arrow's, there is no such source, or its nodes are not there: it was read from a
+            document.
         SchemaError: The rows lack a column, or have it with a type that the field cannot take.
         ValueRefusedError: A value does not fit; the row is that of `rows`.
     """
@@ -46,6 +49,11 @@ def project(config: BatchStreamConfig, rows: Any, *, stage: int = 0, source: int
         if chosen.chain is None:
             raise ConfigError(f"source {name!r} is a chain of nodes, and a document holds no code")
         rows = chosen.chain.forward(rows)
+    elif not isinstance(rows, pa.RecordBatch | pa.Table):
+        raise ConfigError(
+            f"rows to project are a pyarrow.RecordBatch or Table, not {kind_text(rows)}",
+            advice="pyarrow.RecordBatch.from_pylist makes one of records, from_pydict one of columns",
+        )
     fields = config.field_plans(stage, source)
     arrays = {field.name: np.empty((rows.num_rows, *field.shape), DTYPES[field.dtype]) for field in fields}
     Projector(_plan_of(rows.schema, fields, name)).write(rows, arrays, source=name)

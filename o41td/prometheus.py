@@ -40,6 +40,8 @@ _SOURCE = (
     ("progress", "source_epoch_ratio", "gauge", "Part of the epoch that was taken."),
     ("rows", "source_rows", "gauge", "Rows of the source."),
     ("decoded_rows", "source_decoded_rows_total", "counter", "Rows decoded."),
+    ("cache_hits", "source_cache_hits_total", "counter", "Units or rows found in a cache or a node's store."),
+    ("cache_misses", "source_cache_misses_total", "counter", "Units or rows looked for in one and not found."),
 )
 _LOADER = (
     (("memory", "bound_bytes"), "memory_bound_bytes", "gauge", "The most memory that the loader may use."),

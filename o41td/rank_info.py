@@ -9,7 +9,10 @@ from typing import Self
 
 from o41td.errors import ConfigError
 
-__all__ = ["RankInfo", "check_rank"]
+__all__ = ["ANY_WORLD", "RankInfo", "check_rank"]
+
+ANY_WORLD = 1 << 31
+"""The world size of whoever does not know it yet."""
 
 _DIGITS = re.compile(r"[0-9]{1,9}", re.ASCII)
 _TASKS_PER_NODE = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?", re.ASCII)
@@ -35,9 +38,9 @@ def check_rank(rank: object, world_size: object) -> tuple[int, int]:
         size = None
     number = _integer_of(rank)
     if number is None or number < 0 or (size is not None and number >= size):
-        allowed = (
-            f"from 0 to {size - 1} (world size {size})" if size is not None else "of 0 or more, below the world size"
-        )
+        allowed = "of 0 or more, below the world size"
+        if size is not None and size < ANY_WORLD:
+            allowed = f"from 0 to {size - 1} (world size {size})"
         problems.append(("rank", f"{rank!r} is not allowed; give an integer {allowed}"))
     if problems or number is None or size is None:
         raise ConfigError("this rank does not make sense", problems=problems)

@@ -44,7 +44,7 @@ def served_ranks_of(text: str, world_size: int | None = None) -> tuple[tuple[int
     """
     match = _RANKS.fullmatch(text)
     if match is None:
-        raise _senseless_ranks(text, "give a number of ranks, such as 8, or a range, such as 8-15")
+        raise _senseless_ranks(text, "is none: give a number of ranks, such as 8, or a range, such as 8-15")
     first, last = int(match[1]), match[2]
     if last is None:
         if world_size not in (None, first):

@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from o41td.counted import kind_text
 from o41td.encodings import JSON_LINES, MESSAGE_PACK, PARQUET
 from o41td.errors import ConfigError, SchemaError
 from o41td.index_cache import FileIdentity, file_identity
@@ -97,6 +98,8 @@ class ShardNode(Node):
         """
         import pyarrow as pa
 
+        if not isinstance(batch, Span):
+            raise ConfigError(f"{self.label!r} answers a Span, not {kind_text(batch)}", advice="Give Span(at, take)")
         span = batch
         if span.stop > self.num_rows:
             raise ConfigError(f"rows [{span.at}, {span.stop}) were asked of {self.label!r}, which has {self.num_rows}")

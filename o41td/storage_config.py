@@ -132,7 +132,7 @@ class StorageConfig(ConfigModel):
         """
         if not os.fspath(path).lower().endswith((".toml", ".json")):  # YAML's errors would repeat lines
             raise ConfigError("storage settings are read from a .toml or .json file", where=os.fspath(path))
-        document = read_document(path)
+        document = read_document(path, noun="storage")
         try:
             return cls.model_validate(document)
         except ConfigError as error:

@@ -8,7 +8,6 @@ gathered ahead is not in the cursor; moving (`seek`, `advance`) drops it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -26,6 +25,7 @@ from o41td.batch_buffers import StageBuffers
 from o41td.checkpoint import Checkpoint
 from o41td.checkpointing import CheckpointMaker, carried_digest
 from o41td.config import BatchStreamConfig
+from o41td.counted import counted_text
 from o41td.cursor import Cursor
 from o41td.errors import ConfigError, O41Error, StreamClosedError
 from o41td.feed import BatchFeed
@@ -33,7 +33,9 @@ from o41td.gatherer import AnyLoader, Gatherer, Place, Restart
 from o41td.index import SourceIndex
 from o41td.job import StreamJob
 from o41td.order_lookup import OrderLookup
+from o41td.path_argument import path_text
 from o41td.phases import profile_is_wanted, profile_text
+from o41td.stream_log import StreamLog
 
 __all__ = ["BatchStream", "StreamStart"]
 
@@ -92,8 +94,9 @@ class BatchStream:
         self._sources = self._lookup.sources
         self._checkpoints = CheckpointMaker(config, job, self._lookup, rank=rank, world_size=world_size)
         self.notices = loader.notices
+        log = StreamLog(rank, world_size)
         for notice in loader.notices:
-            logging.getLogger("o41td").warning("%s", notice)
+            log.warning("%s", notice)
         gatherer = Gatherer(
             loader,
             restart=restart,
@@ -103,7 +106,7 @@ class BatchStream:
             world_size=world_size,
             stall_timeout_s=job.stall_timeout_s,
         )
-        self._feed = BatchFeed(gatherer, stall_timeout_s=job.stall_timeout_s)
+        self._feed = BatchFeed(gatherer, log, stall_timeout_s=job.stall_timeout_s)
         self._finalizer = weakref.finalize(self, self._feed.close)
         _LIVE_FEEDS.add(self._feed)
         try:
@@ -271,8 +274,9 @@ class BatchStream:
             order = self._lookup.order(stage)
             if order.num_batches is not None and order.num_batches < self._world_size:
                 raise ConfigError(
-                    f"stage {job.name!r} has {order.total_rows} rows, which make {order.num_batches} batch(es) of "
-                    f"{job.batch_size} in {self._job.lanes} lane(s): too few for {self._world_size} rank(s)",
+                    f"stage {job.name!r} has {counted_text(order.total_rows, 'row')}, which make "
+                    f"{counted_text(order.num_batches, 'batch', 'batches')} of {job.batch_size} in "
+                    f"{counted_text(self._job.lanes, 'lane')}: too few for {counted_text(self._world_size, 'rank')}",
                     advice="Use fewer ranks or lanes, a smaller batch_size, or more data; drop_last=False helps",
                 )
         if self.num_rounds() == 0:
@@ -386,6 +390,29 @@ class BatchStream:
             problem = f"{batch_index} would be batch {number} of stage {stage}, which has {total}"
             raise ConfigError("there is no such batch", problems=[("batch_index", problem)])
         return self._lookup.coordinates(stage, number)
+
+    def find(self, shard: str | os.PathLike[str], row: int, *, epochs: int = 1) -> list[int]:
+        """Returns the global batches in which a row comes, ascending: `coordinates` the other way round.
+
+        Nothing is read. Told are those of the stream's history, and those ahead in its current stage, whichever rank
+        they go to. Rows that batching drops are in none.
+
+        Args:
+            shard: The shard's path or URI, or an end of it that only one shard has.
+            row: The row's number in the shard.
+            epochs: How many epochs of the row's sources to look through, where a stage is infinite.
+
+        Raises:
+            ConfigError: No source has such a shard, or the shard no such row.
+        """
+        number = _count_of("row", row)
+        if _count_of("epochs", epochs) < 1:
+            raise ConfigError(
+                "this number does not make sense", problems=[("epochs", "0 epochs hold no row; give 1 or more")]
+            )
+        comes = self._lookup.find(path_text(shard, "shard"), number, epochs=epochs)
+        batches = {self._cursor.global_batch_of(stage, batch) for stage, batch in comes}
+        return sorted(batch for batch in batches if batch is not None)
 
     # ---- end -------------------------------------------------------------------------------------------------------
 

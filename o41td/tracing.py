@@ -6,18 +6,13 @@ of batches from the stream's beginning, given that the world size was the same a
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-import numpy as np
-
 from o41td.errors import ConfigError
-from o41td.index import SourceIndex
 from o41td.outline import Outline
+from o41td.shard_lookup import places_of_row, shard_named, unit_of
 
 __all__ = ["batch_of_step", "trace_batch", "trace_row"]
-
-_MAX_SHARDS_TOLD = 5
 
 
 def batch_of_step(outline: Outline, step: int, rank: int) -> int:
@@ -39,7 +34,7 @@ def trace_batch(outline: Outline, batch: int) -> dict[str, Any]:
     rows = []
     for place, (source, shard, row) in enumerate(outline.lookup.coordinates(stage, number).tolist()):
         index = sources[source]
-        unit = _unit_of(index, shard, row)
+        unit = unit_of(index, shard, row)
         rows.append(
             {
                 "place": place,
@@ -68,18 +63,14 @@ def trace_row(outline: Outline, shard: str, row: int, *, epochs: int | None = No
         ConfigError: No source has such a shard, or the shard no such row.
     """
     occurrences = []
-    uri, found = _sources_with(outline, shard)
+    uri = shard_named(outline.lookup.sources, shard)
+    found = list(places_of_row(outline.lookup.sources, uri, row))
     so_far = epochs is None and outline.is_checkpoint
-    for index, shard_number in found:
-        entry = index.shards[shard_number]
-        if not 0 <= row < entry.rows:
-            problem = f"{row} is none of the {entry.rows} rows of {entry.uri}, counted from 0"
-            raise ConfigError("there is no such row", problems=[("row", problem)])
-        unit = _unit_of(index, shard_number, row)
+    for index, unit, row_in_unit in found:
         order = outline.lookup.order(index.stage)
         position = outline.cursor.stage_position(index.stage)
         looked_at = order.epochs_begun(index.source, position) if so_far else epochs or 1
-        for come in order.find(index.source, unit, row - int(index.unit_first_row[unit]), epochs=looked_at):
+        for come in order.find(index.source, unit, row_in_unit, epochs=looked_at):
             batch = outline.global_batch_of(index.stage, come.batch)
             if so_far and (batch is None or batch >= outline.cursor.batches):
                 continue
@@ -89,7 +80,7 @@ def trace_row(outline: Outline, shard: str, row: int, *, epochs: int | None = No
     return {
         "shard": uri,
         "row": row,
-        "sources": [index.name for index, _ in found],
+        "sources": [index.name for index, _unit, _row in found],
         "so_far": so_far,
         "occurrences": occurrences,
     }
@@ -122,37 +113,6 @@ def _place_of(outline: Outline, batch: int | None, stage: int, number: int) -> d
     step, rank = divmod(taken_before, outline.world_size)
     state = "delivered" if batch < outline.cursor.batches else "ahead"
     return place | {"step": step, "rank": rank, "state": state}
-
-
-def _unit_of(index: SourceIndex, shard: int, row: int) -> int:
-    """The unit of a source that holds a row of a shard."""
-    first, last = index.shard_first_unit[shard : shard + 2].tolist()
-    # An empty unit begins where the next one does, and so is never the last that begins at or before a row.
-    found: int = first + int(np.searchsorted(index.unit_first_row[first:last], row, side="right")) - 1
-    return found
-
-
-def _sources_with(outline: Outline, shard: str) -> tuple[str, list[tuple[SourceIndex, int]]]:
-    """The shard that is meant, and each source that has it with its number there."""
-    uris = {entry.uri for stage in outline.lookup.sources for index in stage for entry in index.shards}
-    meant = {shard, os.path.abspath(shard)} & uris
-    if not meant:
-        tail = shard if shard.startswith("/") else f"/{shard}"
-        meant = {uri for uri in uris if uri.endswith(tail)}
-    if len(meant) != 1:
-        told = ", ".join(sorted(meant or uris)[:_MAX_SHARDS_TOLD])
-        more = f" and {len(meant or uris) - _MAX_SHARDS_TOLD} more" if len(meant or uris) > _MAX_SHARDS_TOLD else ""
-        problem = f"{shard} may mean {told}{more}" if meant else f"{shard} is none of {told}{more}"
-        raise ConfigError("this does not name one shard", problems=[("shard", problem)])
-    (uri,) = meant
-    found = [
-        (index, number)
-        for stage in outline.lookup.sources
-        for index in stage
-        for number, entry in enumerate(index.shards)
-        if entry.uri == uri
-    ]
-    return uri, found
 
 
 def _no_such_batch(outline: Outline, batch: int) -> ConfigError:

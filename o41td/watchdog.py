@@ -7,16 +7,15 @@ at that moment, so a coordinator that does not answer is named as well.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from o41td.gatherer import Gatherer
+from o41td.stream_log import StreamLog
 
 __all__ = ["WaitWatchdog", "who_is_waited_for"]
 
-_LOGGER = logging.getLogger("o41td")
 _FIRST_S = 10.0
 _ANSWER_S = 1.0
 _MAX_WORKERS_TOLD = 3
@@ -25,9 +24,10 @@ _MAX_WORKERS_TOLD = 3
 class WaitWatchdog:
     """Watches one wait of the stream's thread; `look` is called whenever that thread wakes without a batch."""
 
-    def __init__(self, gatherer: Gatherer, *, stall_timeout_s: float) -> None:
-        """The wait begins."""
+    def __init__(self, gatherer: Gatherer, log: StreamLog, *, stall_timeout_s: float) -> None:
+        """The wait begins; what is to be said of it goes into `log`."""
         self._gatherer = gatherer
+        self._log = log
         self._begun_s = time.monotonic()
         self._due_s = min(_FIRST_S, stall_timeout_s / 2)
         self._asked: tuple[int, float] | None = None  # (number of the request, when)
@@ -53,7 +53,7 @@ class WaitWatchdog:
             return
         self._asked = None
         self._due_s = 2 * waited_s
-        _LOGGER.warning("the stream has waited %.1f s for its batch %d: %s", waited_s, batch, words)
+        self._log.warning("the stream has waited %.1f s for its batch %d: %s", waited_s, batch, words)
 
 
 def who_is_waited_for(workers: Sequence[Mapping[str, Any]]) -> str:

@@ -25,6 +25,7 @@ from o41td.workers.shard_file import (
     ShardIdentity,
     content_version,
     indexed_identity,
+    not_parquet,
     open_shard_file,
     raise_failure,
     remote_version,
@@ -134,9 +135,7 @@ def read_footer(
     """
     identity = indexed_identity(path, objects, source=source, size_bytes=size_bytes, etag=etag)
     if identity.size_bytes < 12:
-        raise CorruptDataError(
-            f"the shard is no Parquet file: it has {identity.size_bytes} bytes", source=source, shard=path
-        )
+        raise not_parquet(f"it has {identity.size_bytes} bytes", source=source, shard=path)
     try:
         version, metadata, schema = _read(objects, path, identity)
     except Exception as error:  # noqa: BLE001 - whatever a damaged file makes Arrow raise is that shard's error

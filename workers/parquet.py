@@ -15,7 +15,7 @@ import errno
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -211,7 +211,7 @@ class ShardReader:
         num_rows = self._rows_of(row_group, group_rows)
         assert 0 <= row_start < row_stop <= num_rows, "the range lies in the row group"
         try:
-            table = self._read(row_group, row_start, row_stop, num_rows, decoding_bytes)
+            table = self._fresh(lambda: self._read(row_group, row_start, row_stop, num_rows, decoding_bytes))
             self._int96.check(row_group, row_start, table)
         except Exception as error:  # noqa: BLE001 - whatever damaged bytes make Arrow raise is that row group's error
             self._held.drop((id(self), row_group))
@@ -232,10 +232,7 @@ class ShardReader:
         """
         num_rows = sum(self._rows_of(row_group, group_rows) for row_group, group_rows in groups)
         try:
-            with self._fetched([row_group for row_group, _rows in groups]):
-                table = self._parquet.reader.read_row_groups(
-                    [row_group for row_group, _rows in groups], column_indices=self._column_indices, use_threads=False
-                )
+            table = self._fresh(lambda: self._decode([row_group for row_group, _rows in groups]))
             self._check_count(groups[0][0], num_rows, table.num_rows)
             if self._int96.is_needed:
                 self._check_groups(groups, table)
@@ -321,7 +318,7 @@ class ShardReader:
             return rows
         if held is None:
             self._held.make_room(decoding_bytes or 0)
-            held = self._decode(row_group)
+            held = self._decode([row_group])
             self._check_count(row_group, num_rows, held.num_rows)
             if row_stop < num_rows:
                 self._held.put(key, held, held.nbytes)
@@ -329,22 +326,27 @@ class ShardReader:
             self._held.drop(key)
         return held if whole else held.slice(row_start, row_stop - row_start)
 
-    def _decode(self, row_group: int) -> Any:
+    def _decode(self, row_groups: list[int]) -> Any:
+        with self._fetched(row_groups):
+            return self._parquet.reader.read_row_groups(
+                row_groups, column_indices=self._column_indices, use_threads=False
+            )
+
+    def _fresh(self, read: Callable[[], Any]) -> Any:
+        """Reads; once again where a network file system lost the open handle, though not the file.
+
+        Opened anew it is the same file, or refused. What was being streamed has handles of its own, and begins again.
+        """
         try:
-            with self._fetched([row_group]):
-                return self._parquet.reader.read_row_group(
-                    row_group, column_indices=self._column_indices, use_threads=False
-                )
+            return read()
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
-            # A network file system lost the open handle, not the file: opened again, it is the same or refused.
-            self._file.close()
-            self._file, self._parquet = self._opened()
-            self._check_unchanged()
-            return self._parquet.reader.read_row_group(
-                row_group, column_indices=self._column_indices, use_threads=False
-            )
+        self._held.drop_reader(id(self))
+        self._file.close()
+        self._file, self._parquet = self._opened()
+        self._check_unchanged()
+        return read()
 
     def _stream(self, row_group: int, decoding_bytes: int) -> RowGroupStream:
         return RowGroupStream(

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 
 from o41td.encodings import suffixes_of
 from o41td.errors import ConfigError, MissingShardError, O41Error
-from o41td.listing import is_data_name, refuse_splits
+from o41td.folder_walk import is_data_name
+from o41td.listing import refuse_splits
 from o41td.workers.object_store import ObjectInfo, scheme_of
 from o41td.workers.ranges import ByteRange
 from o41td.workers.storage import Storage

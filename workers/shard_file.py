@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from o41td.encodings import foreign_format_of
 from o41td.errors import ChangedDataError, CorruptDataError, DataError, MissingShardError, StorageError
 from o41td.index import version_of_etag
 from o41td.workers.object_store import ObjectInfo, compares_answers
@@ -28,6 +29,7 @@ __all__ = [
     "check_unchanged",
     "content_version",
     "failure_of",
+    "not_parquet",
     "identity_of",
     "indexed_identity",
     "open_shard_file",
@@ -196,8 +198,20 @@ def failure_of(
         )
     if "crypt" in reason.lower():
         reason = f"it is encrypted ({reason})"
-    what = "the shard is no readable Parquet file" if row_group is None else "the row group cannot be decoded"
-    return CorruptDataError(f"{what}: {reason}", source=source, shard=shard, row_group=row_group)
+    if row_group is None:
+        return not_parquet(reason, source=source, shard=shard)
+    return CorruptDataError(
+        f"the row group cannot be decoded: {reason}", source=source, shard=shard, row_group=row_group
+    )
+
+
+def not_parquet(reason: str, *, source: str | None, shard: str) -> CorruptDataError:
+    """Returns the error of a shard that is no Parquet file, with what to do about one whose format is known."""
+    known = foreign_format_of(shard)
+    advice = f"Its suffix says {known}: `o41td write {shard} --to FOLDER` makes shards of it" if known else None
+    return CorruptDataError(
+        f"the shard is no readable Parquet file: {reason}", source=source, shard=shard, advice=advice
+    )
 
 
 def raise_failure(error: BaseException, *, source: str | None, shard: str, row_group: int | None = None) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -23,7 +24,7 @@ app = typer.Typer(
 
 ConfigPath = Annotated[Path, typer.Argument(help="A stream's config: .toml, .json or .yaml.")]
 Target = Annotated[Path, typer.Argument(help="A config, or a checkpoint.")]
-IndexTargets = Annotated[list[Path], typer.Argument(help="A config or a checkpoint; or local files, folders, globs.")]
+IndexTargets = Annotated[list[str], typer.Argument(help="A config or a checkpoint; or local files, folders, globs.")]
 Rank = Annotated[int, typer.Option("--rank", help="This training process's number, from 0.")]
 WorldSize = Annotated[int, typer.Option("--world-size", help="How many training processes share the order.")]
 Storage = Annotated[
@@ -232,16 +233,16 @@ def index(targets: IndexTargets, storage: Storage = None, as_json: AsJson = Fals
 
     Of local files, folders or globs without a config: what shards they are, and which columns they have.
     """
-    if len(targets) == 1 and targets[0].suffix.lower() in (".toml", ".json", ".yaml", ".yml"):
+    if len(targets) == 1 and targets[0].lower().endswith((".toml", ".json", ".yaml", ".yml")):
         from o41td.cli.index import show_index
 
-        show_index(targets[0], storage_path=storage, as_json=as_json)
+        show_index(Path(targets[0]), storage_path=storage, as_json=as_json)
         return
     if storage is not None:
         raise UsageProblem("--storage goes with a config or a checkpoint; bare files are local ones")
     from o41td.cli.bare_index import show_files
 
-    if not show_files([str(target) for target in targets], as_json=as_json):
+    if not show_files(targets, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -300,7 +301,8 @@ def write(
         inputs,
         to,
         splits=split,
-        layout="fast" if fast else layout,
+        layout=layout,
+        fast=fast,
         shard_size=shard_size,
         row_group_size=row_group_size,
         split_by=split_by,
@@ -358,7 +360,8 @@ def pack(
     job = pack_job_of(
         inputs,
         to,
-        layout="fast" if fast else layout,
+        layout=layout,
+        fast=fast,
         shard_size=shard_size,
         length=length,
         method=method,
@@ -486,6 +489,9 @@ def run_app(arguments: list[str] | None = None) -> NoReturn:
         arguments: what was typed after `o41td`; None takes `sys.argv`.
     """
     typed = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):  # a terminal of few letters, or a file name that is no text, ends nothing
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
     sys.exit(
         exit_code_of(lambda: command.main(typed, prog_name="o41td", standalone_mode=False), debug="--debug" in typed)

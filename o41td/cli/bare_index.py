@@ -13,12 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from o41td.cli.console import open_console
+from o41td.cli.failure import UsageProblem
 from o41td.cli.index import shards_table
 from o41td.encodings import encoding_of
-from o41td.listing import list_files
+from o41td.listing import is_local, list_files
 from o41td.workers.supervisor import describe_exit
 
 __all__ = ["show_files"]
+
+_CONFIG_SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 
 
 def show_files(entries: Sequence[str], *, as_json: bool) -> bool:
@@ -29,10 +32,17 @@ def show_files(entries: Sequence[str], *, as_json: bool) -> bool:
         as_json: for programs.
 
     Raises:
+        UsageProblem: One of them is a config, or lies in a store.
         O41Error: There is no such file, or they are of two encodings.
 
     Blocks: until every footer is read; a shard of records is gone through to its end.
     """
+    odd = next((entry for entry in entries if entry.lower().endswith(_CONFIG_SUFFIXES)), None)
+    if odd is not None:
+        raise UsageProblem(f"{odd} is a config or a checkpoint: give it alone, or files without it")
+    remote = next((entry for entry in entries if not is_local(entry)), None)
+    if remote is not None:
+        raise UsageProblem(f"{remote} is not on this machine: name it in a config's source, and index the config")
     paths = list_files(entries, source="files")
     record = _record_of(paths, encoding_of(paths, source="files"))
     if as_json:
@@ -40,7 +50,8 @@ def show_files(entries: Sequence[str], *, as_json: bool) -> bool:
     else:
         console = open_console()
         console.print(shards_table([record]))
-        console.print(_columns_table(record))
+        if record["columns"]:
+            console.print(_columns_table(record))
     return not any("error" in shard for shard in record["shards"])
 
 

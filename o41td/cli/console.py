@@ -10,6 +10,8 @@ from typing import TextIO, cast
 
 from rich.console import Console
 
+from o41td.cli.wording import printable
+
 __all__ = ["PAPER_WIDTH", "open_console"]
 
 PAPER_WIDTH = 1000
@@ -28,13 +30,13 @@ def open_console() -> Console:
 
 
 class _Trimmed(io.TextIOBase):
-    """A text file whose lines lose the blanks at their ends, with which tables are filled up."""
+    """A text file whose lines lose the blanks with which tables are filled up, and which has no control characters."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
-        self._file.write(_BLANKS_AT_END.sub("", text))
+        self._file.write(printable(_BLANKS_AT_END.sub("", text)))
         return len(text)
 
     def flush(self) -> None:

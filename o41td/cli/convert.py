@@ -176,9 +176,13 @@ def _without_nulls(value: Any) -> Any:
 def _write(path: Path, text: str, *, mode: int) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
     except FileExistsError:
         raise UsageProblem(f"{path} is there already; nothing is overwritten") from None
     except OSError as error:
+        raise UsageProblem(f"{path} cannot be written: {error.strerror or error}") from None
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        path.unlink(missing_ok=True)
         raise UsageProblem(f"{path} cannot be written: {error.strerror or error}") from None

@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 
+from o41td.cli.wording import printable
 from o41td.errors import (
     CheckpointError,
     ConfigError,
@@ -55,9 +57,8 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
     try:
         result = action()
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has left (`o41td status | head`). Python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has left (`o41td status | head`)
+        _leave_stdout()
         return 1
     except Interrupted as interruption:
         return _explained(str(interruption), 128 + interruption.number)
@@ -68,6 +69,10 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
             return _explained("Interrupted.", 130)
         if debug:
             traceback.print_exc()
+        try:
+            sys.stdout.flush()
+        except OSError:  # it was standard output that failed
+            _leave_stdout()
         return _explained(*_sentence_and_code(error))
     if result == 130:  # typer makes this of a KeyboardInterrupt
         return _explained("Interrupted.", 130)
@@ -75,12 +80,16 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
 
 
 def _sentence_and_code(error: Exception) -> tuple[str, int]:
+    others = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()) if note.startswith("Also: "))
     if isinstance(error, (UsageProblem, *_WRONG_ARGUMENTS)):
-        return f"o41td: {error}", 2
+        return f"o41td: {error}{others}", 2
     if isinstance(error, O41Error | StreamsPartError):
-        return f"o41td: {error}", 1
+        return f"o41td: {error}{others}", 1
     if hasattr(error, "format_message"):  # typer's and click's own errors; newer typers vendor click
         return f"o41td: {_sentence(error.format_message())} See `{_command_of(error)} --help`.", 2
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"o41td: this host does not let it go on: {error.strerror}{where}. --debug tells what was tried.", 1
     name = type(error).__name__
     return f"o41td: this is a bug in o41td: {name}: {error}. Run again with --debug for the traceback.", 1
 
@@ -95,5 +104,11 @@ def _command_of(error: Exception) -> str:
 
 
 def _explained(sentence: str, code: int) -> int:
-    print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - this is the command line's voice
+    print(printable(sentence), file=sys.stderr, flush=True)  # noqa: T201 - this is the command line's voice
     return code
+
+
+def _leave_stdout() -> None:
+    """Lets what Python still holds for standard output go nowhere: it would complain once more when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from o41td.cli.console import open_console
-from o41td.cli.plot import check_plot
+from o41td.cli.plot import check_plot, save_figure
 from o41td.cli.wording import bytes_text, count_text, counted_text, share_text
 from o41td.percentages import percent_text
 from o41td.writing.inspecting import inspect_target
@@ -179,4 +179,4 @@ def _draw(files: Sequence[Mapping[str, Any]], path: Path) -> None:
             label = f" length {count_text(lists['length'])}"
             axes.text(lists["length"], 0.97, label, color="#D55E00", va="top", transform=axes.get_xaxis_transform())
             axes.set_title(_fit_text(lists), loc="right")
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)

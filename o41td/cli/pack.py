@@ -14,32 +14,34 @@ from o41td.cli.console import open_console
 from o41td.cli.file_progress import run_shown
 from o41td.cli.storage import storage_of
 from o41td.cli.wording import bytes_text, count_text, counted_text, duration_text
-from o41td.cli.write import manifest_uri_of, size_of
+from o41td.cli.write import layout_of, manifest_uri_of, size_of
 from o41td.percentages import percent_text
-from o41td.writing.layout import layout_named
 from o41td.writing.packed_documents import PackJob, PackReport, run_pack
 
 __all__ = ["pack_documents", "pack_job_of"]
 
 
-def pack_job_of(inputs: Sequence[str], to: str, *, layout: str, shard_size: str, **settings: Any) -> PackJob:
+def pack_job_of(
+    inputs: Sequence[str], to: str, *, layout: str, fast: bool = False, shard_size: str, **settings: Any
+) -> PackJob:
     """Returns the job that was typed.
 
     Args:
         inputs: files, folders and globs.
         to: the manifest, or its folder.
         layout: its name.
+        fast: whether --fast was typed.
         shard_size: as people write sizes.
         **settings: what `PackJob` takes as it is typed.
 
     Raises:
-        UsageProblem: The size makes no sense.
+        UsageProblem: The size, --to or the layout makes no sense.
         ConfigError: The settings do not.
     """
     return PackJob(
         inputs=inputs,
         manifest_uri=manifest_uri_of(to),
-        layout=layout_named(layout),
+        layout=layout_of(layout, fast=fast),
         shard_bytes=size_of("--shard-size", shard_size),
         **settings,
     )

@@ -6,19 +6,24 @@ A band for each source, of one colour in all stages. White ticks in a band are t
 from __future__ import annotations
 
 import importlib.util
+import io
+import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from o41td.cli.failure import UsageProblem
+from o41td.cli.writable import check_writable
 from o41td.curriculum import epoch_batches, shares_over
+from o41td.errors import StorageError
 
 if TYPE_CHECKING:
     from o41td.cursor import Run
     from o41td.outline import Outline
 
-__all__ = ["check_plot", "plot_curriculum"]
+__all__ = ["check_plot", "plot_curriculum", "save_figure"]
 
 #  Okabe and Ito's palette: told apart by most colour-blind people.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
@@ -31,12 +36,34 @@ def check_plot(path: Path) -> None:
     """Refuses, before anything is read, what cannot be drawn.
 
     Raises:
-        UsageProblem: matplotlib is not installed, or the path names no picture in a folder that is there.
+        UsageProblem: matplotlib is not installed, or the path names no picture in a folder that can be written to.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageProblem("--plot needs matplotlib, which is not installed: pip install 'o41td[plot]'")
     if path.suffix.lower() not in _KINDS or path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageProblem(f"--plot {path}: this must name a {', '.join(_KINDS)} file in a folder that is there")
+    check_writable("--plot", path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a picture, whole or not at all.
+
+    Args:
+        figure: matplotlib's.
+        path: where it goes; its suffix says what it is.
+
+    Raises:
+        StorageError: It cannot be written; a picture that was there before is untouched.
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format=path.suffix[1:].lower())
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        draft.write_bytes(drawn.getvalue())
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StorageError(f"the picture cannot be written: {error.strerror}", uri=path) from error
 
 
 def plot_curriculum(outline: Outline, path: Path) -> None:
@@ -82,7 +109,7 @@ def plot_curriculum(outline: Outline, path: Path) -> None:
         frameon=False,
         reverse=True,
     )
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def _draw_stage(axes: Any, outline: Outline, run: Run, num_batches: int, colours: dict[str, str]) -> None:

@@ -13,11 +13,12 @@ from rich.console import Console
 
 from o41td.cli.console import open_console
 from o41td.cli.ending import AskedToEnd, asked_to_end
-from o41td.cli.failure import Interrupted, UsageProblem
+from o41td.cli.failure import Interrupted
 from o41td.cli.pace import Figures, legs_of, stream_legs
 from o41td.cli.progress import SilentProgress, opening_shown, progress_on
 from o41td.cli.summary import print_run_summary
-from o41td.cli.wording import count_text, digest_text
+from o41td.cli.wording import counted_text, digest_text
+from o41td.cli.writable import check_writable
 
 if TYPE_CHECKING:
     from o41td import BatchStream, BatchStreamConfig, StorageConfig
@@ -52,14 +53,15 @@ def run_config(
 
     Raises:
         O41Error: The config, the checkpoint or the data do not allow it.
+        UsageProblem: The checkpoint could not be saved there.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP.
     """
     from o41td import BatchStreamConfig
     from o41td.cli.storage import storage_of
 
     config, storage = BatchStreamConfig.load(config_path), storage_of(storage_path)
-    if checkpoint_path is not None and (checkpoint_path.is_dir() or not checkpoint_path.absolute().parent.is_dir()):
-        raise UsageProblem(f"--checkpoint {checkpoint_path}: this must name a file in a folder that is there")
+    if checkpoint_path is not None:
+        check_writable("--checkpoint", checkpoint_path)
     console = Console(stderr=True, quiet=as_json)
     progress = SilentProgress() if as_json else progress_on(console)
     figures = Figures()
@@ -179,5 +181,7 @@ def _opened(
 
 
 def _ending_text(asked: AskedToEnd, figures: Figures, saved: Path | None) -> str:
-    text = f"{asked.word} after {count_text(figures.batches)} batches, {count_text(figures.rows)} rows"
+    text = (
+        f"{asked.word} after {counted_text(figures.batches, 'batch', 'batches')}, {counted_text(figures.rows, 'row')}"
+    )
     return f"{text}; saved in {saved}, go on with --resume." if saved else f"{text}."

@@ -214,12 +214,15 @@ def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _sources_table(sources: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(_SOURCE_COLUMNS)
-    for source in sources[:_MOST_SOURCES_SHOWN]:
+    asked = [source.get("cache_hits", 0) + source.get("cache_misses", 0) for source in sources]
+    kept: tuple[tuple[str, Any], ...] = (("found", "right"),) if any(asked) else ()
+    table = _table(_SOURCE_COLUMNS + kept)
+    for source, lookups in zip(sources[:_MOST_SOURCES_SHOWN], asked, strict=False):
         done = "–" if source["progress"] is None else share_text(source["progress"], 1)
         counts = (count_text(source[key]) for key in ("rows", "shards", "decoded_rows"))
+        found = (share_text(source.get("cache_hits", 0), lookups),) if kept else ()
         style = None if source["is_current"] else "dim"
-        table.add_row(_shrinking(source["name"]), count_text(source["epoch"]), done, *counts, style=style)
+        table.add_row(_shrinking(source["name"]), count_text(source["epoch"]), done, *counts, *found, style=style)
     if len(sources) > _MOST_SOURCES_SHOWN:
         table.add_row(f"… {len(sources) - _MOST_SOURCES_SHOWN} more")
     return table

@@ -30,7 +30,7 @@ def print_run_summary(console: Console, record: dict[str, Any], *, checkpoint_pa
         checkpoint_path: where the position was saved, if it was.
     """
     first_batch_s = record["first_batch_s"]
-    delivered = f"{count_text(record['rows'])} rows in {count_text(record['batches'])} batches"
+    delivered = _delivered_text(record)
     lines = [("delivered", f"{delivered}, {bytes_text(record['bytes'])}")]
     if first_batch_s is not None:
         flowing_s = record["wall_s"] - first_batch_s
@@ -39,7 +39,7 @@ def print_run_summary(console: Console, record: dict[str, Any], *, checkpoint_pa
             ("first batch", f"{duration_text(first_batch_s)} after open"),
             ("waiting", f"{share_text(record['wait_s'], flowing_s)} of the time: nothing is trained between batches"),
         ]
-    lines.append(("dropped", f"{count_text(record['dropped_rows'])} rows"))
+    lines.append(("dropped", counted_text(record["dropped_rows"], "row")))
     if record["bad_rows"]:
         lines.append(("replaced", f"{counted_text(record['bad_rows'], 'row')} that could not be had, by others"))
     lines.append(("order digest", record["order_digest"]))
@@ -57,7 +57,7 @@ def print_demo_summary(console: Console, record: dict[str, Any], *, num_workers:
         num_workers: worker processes of each of its loaders.
     """
     memory = record["memory"]
-    delivered = f"{count_text(record['rows'])} rows in {count_text(record['batches'])} batches"
+    delivered = _delivered_text(record)
     dropped = f", {count_text(record['dropped_rows'])} dropped" if record["dropped_rows"] else ""
     opened, resumed = (duration_text(record[key]) for key in ("first_batch_s", "first_batch_after_resume_s"))
     peak, bound = human_bytes(memory["peak_bytes"]), human_bytes(memory["bound_bytes"])
@@ -78,6 +78,10 @@ def print_demo_summary(console: Console, record: dict[str, Any], *, num_workers:
     ]
     console.print()
     _print_lines(console, lines, indent=3)
+
+
+def _delivered_text(record: dict[str, Any]) -> str:
+    return f"{counted_text(record['rows'], 'row')} in {counted_text(record['batches'], 'batch', 'batches')}"
 
 
 def _stop_text(record: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 from o41td.cli.console import open_console
 from o41td.cli.failure import UsageProblem
 from o41td.cli.progress import opening_shown
-from o41td.cli.wording import count_text, counted_text
+from o41td.cli.wording import count_text, counted_text, printable
 
 __all__ = ["TraceQuestion", "batch_view", "row_view", "show_trace"]
 
@@ -197,7 +197,7 @@ def _value_text(value: Any) -> Text:
         shown = json.dumps(value[:_MOST_ITEMS], ensure_ascii=False)
         return Text(f"({count_text(len(value))}) {shown[:-1]}, …]")
     shown = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
-    return Text(shown if len(shown) <= _MOST_TEXT else f"{shown[: _MOST_TEXT - 1]}…")
+    return Text(_one_line(shown if len(shown) <= _MOST_TEXT else f"{shown[: _MOST_TEXT - 1]}…"))
 
 
 def _are_texts(value: Any) -> bool:
@@ -207,4 +207,8 @@ def _are_texts(value: Any) -> bool:
 def _shortened(text: str) -> str:
     """A text with its middle left out if it is long: a path is told apart by its end."""
     end = 2 * _MOST_TEXT // 3
-    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - end - 1]}…{text[-end:]}"
+    return _one_line(text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - end - 1]}…{text[-end:]}")
+
+
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", "\\n")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from o41td.counted import count_text, counted_text
 from o41td.percentages import percent_text
 
 __all__ = [
@@ -10,6 +13,7 @@ __all__ = [
     "counted_text",
     "digest_text",
     "duration_text",
+    "printable",
     "rate_text",
     "share_text",
     "speed_text",
@@ -24,16 +28,6 @@ def bytes_text(num_bytes: float) -> str:
             break
         value, unit = value / 1000, larger
     return f"{value:.1f} {unit}" if unit != "B" and abs(value) < 9.95 else f"{value:.0f} {unit}"
-
-
-def count_text(count: float) -> str:
-    """A whole number with its thousands apart: "98,304"."""
-    return f"{count:,.0f}"
-
-
-def counted_text(count: int, one: str, many: str = "") -> str:
-    """A number of things: "1 shard", "1,024 shards", "2 batches"."""
-    return f"{count_text(count)} {one if count == 1 else many or f'{one}s'}"
 
 
 def speed_text(rows: float, num_bytes: float, seconds: float) -> str:
@@ -65,6 +59,14 @@ def duration_text(seconds: float) -> str:
 def digest_text(digest: int) -> str:
     """A 64-bit order digest as 16 hexadecimal figures."""
     return f"{digest:016x}"
+
+
+def printable(text: str) -> str:
+    """A text with its control characters as escapes, but for ends of lines and tabs.
+
+    Names of files, values of rows and what is said of a damaged file may hold any, and a terminal would obey them.
+    """
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], text)
 
 
 def rate_text(rate: float) -> str:

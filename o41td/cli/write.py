@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,12 @@ from o41td.cli.failure import UsageProblem
 from o41td.cli.file_progress import run_shown
 from o41td.cli.storage import storage_of
 from o41td.cli.wording import bytes_text, count_text, counted_text, digest_text, duration_text, speed_text
+from o41td.listing import is_local, local_path_of
 from o41td.sizes import parse_size
 from o41td.writing.conversion import WriteJob, WriteReport, run_write
-from o41td.writing.layout import layout_named
+from o41td.writing.layout import BALANCED, FAST, Layout, layout_named
 
-__all__ = ["manifest_uri_of", "size_of", "splits_of", "write_data", "write_job_of"]
+__all__ = ["layout_of", "manifest_uri_of", "size_of", "splits_of", "write_data", "write_job_of"]
 
 _MANIFEST_NAME = "data-manifest-v1.json"
 
@@ -31,6 +33,7 @@ def write_job_of(
     *,
     splits: Sequence[str] | None,
     layout: str,
+    fast: bool = False,
     shard_size: str,
     row_group_size: str | None,
     **settings: Any,
@@ -42,15 +45,16 @@ def write_job_of(
         to: the manifest, or its folder.
         splits: NAME=SHARE each.
         layout: its name.
+        fast: whether --fast was typed.
         shard_size: as people write sizes.
         row_group_size: the same; None keeps the layout's own.
         **settings: what `WriteJob` takes as it is typed.
 
     Raises:
-        UsageProblem: A size or a split makes no sense.
+        UsageProblem: A size, a split, --to or the layout makes no sense.
         ConfigError: The settings do not.
     """
-    chosen = layout_named(layout)
+    chosen = layout_of(layout, fast=fast)
     if row_group_size is not None:
         chosen = replace(chosen, row_group_bytes=size_of("--row-group-size", row_group_size))
     return WriteJob(
@@ -120,9 +124,31 @@ def splits_of(typed: Sequence[str] | None) -> dict[str, float]:
     return splits
 
 
+def layout_of(name: str, *, fast: bool) -> Layout:
+    """Returns the layout that `--layout` and `--fast` mean.
+
+    Raises:
+        UsageProblem: They mean two.
+        ConfigError: There is none of that name.
+    """
+    named = layout_named(name)
+    if fast and named not in (BALANCED, FAST):
+        raise UsageProblem(f"--fast is --layout fast, and --layout {name} is given: leave one of them out")
+    return FAST if fast else named
+
+
 def manifest_uri_of(to: str) -> str:
-    """Returns the manifest that `--to` means: itself, or one of the usual name in a folder."""
-    return to if to.endswith(".json") else f"{to.rstrip('/') or '/'}/{_MANIFEST_NAME}"
+    """Returns the manifest that `--to` means: itself, or one of the usual name in a folder.
+
+    Raises:
+        UsageProblem: A file that is no manifest is there.
+    """
+    path = local_path_of(to) if is_local(to) else None
+    if to.endswith(".json") and (path is None or not os.path.isdir(path)):
+        return to
+    if path is not None and os.path.isfile(path):
+        raise UsageProblem(f"--to {to}: this is a file; name a folder, or a manifest that ends in .json")
+    return f"{to.rstrip('/') or '/'}/{_MANIFEST_NAME}"
 
 
 def size_of(option: str, text: str) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from o41td.counted import counted_text
 from o41td.encodings import NODE, holds_records
 from o41td.errors import ChangedDataError, ConfigError, MissingShardError, O41Error
 from o41td.fields import field_bytes
@@ -32,6 +33,9 @@ __all__ = ["IndexReading"]
 _MAX_ERRORS_TOLD = 5
 _NUM_SAMPLES = 4
 _LOOK_UPS_TOLD = 1024
+_FIELDS_ARE_GIVEN: list[
+    Any
+] = []  # what the cache of some fields keeps of a shard of records, whose count is for any fields
 _SAVE_EVERY_BYTES = 1 << 30
 
 
@@ -145,14 +149,17 @@ class IndexReading:
             message.version,
         ]
         self.num_done += 1
-        wanted.units = _units_of(wanted.path, value)
+        if wanted.units is None or not holds_records(wanted.encoding):  # a look at some records tells less than a count
+            wanted.units = _units_of(wanted.path, value)
         if not wanted.may_be_cached or (message.size_bytes, message.mtime_ns) != wanted.identity[:2]:
             return
         if not holds_records(wanted.encoding):
             wanted.cache.put(wanted.path, wanted.identity, value)
-        elif wanted.stated_rows is None:
-            wanted.counts.put(wanted.path, wanted.identity, value)
-            self._counted_bytes += message.size_bytes
+        else:
+            wanted.cache.put(wanted.path, wanted.identity, _FIELDS_ARE_GIVEN)
+            if wanted.stated_rows is None:
+                wanted.counts.put(wanted.path, wanted.identity, value)
+                self._counted_bytes += message.size_bytes
         if self._counted_bytes > _SAVE_EVERY_BYTES:  # counting takes long: an opening that is given up keeps most of it
             self._counted_bytes = 0
             self._save()
@@ -181,7 +188,7 @@ class IndexReading:
             index = index_source(stage=stage, source=number, name=job.name, shards=shards, encoding=listed.encoding)
             if not index.num_rows:
                 raise ConfigError(
-                    f"source {job.name!r} has no rows in its {len(shards)} shard(s)",
+                    f"source {job.name!r} has no rows in its {counted_text(len(shards), 'shard')}",
                     advice="Take the source out, or point it at shards that have rows",
                 )
             sources.append(index)
@@ -224,6 +231,8 @@ class IndexReading:
         elif source.encoding == NODE:  # nobody here has the source to ask
             found[0].is_task = False
             return found
+        elif holds_records(listed.encoding):
+            self._check_some(found)
         unread = [wanted for wanted in found if wanted.units is None and not wanted.is_task]
         samples = _NUM_SAMPLES - (len(found) - len(unread))
         if samples > 0:
@@ -238,6 +247,14 @@ class IndexReading:
         if checked.units is not None and holds_records(checked.encoding):
             checked.stated_rows = checked.units.rows  # which spares counting them again
         checked.runs_chain = checked.is_task = True
+
+    @staticmethod
+    def _check_some(found: Sequence[_Wanted]) -> None:
+        """Has some of the shards that were counted for other fields looked at: records have no schema to compare."""
+        for wanted in found[:: max(1, -(-len(found) // _NUM_SAMPLES))]:
+            if wanted.units is not None and wanted.cache.get(wanted.path, wanted.identity) is None:
+                wanted.stated_rows = wanted.units.rows  # which spares counting them again
+                wanted.is_task = True
 
     def _take_from_cache(self, wanted: _Wanted) -> None:
         cache = wanted.counts if holds_records(wanted.encoding) else wanted.cache
@@ -269,10 +286,8 @@ class IndexReading:
         if not errors:
             return
         first = errors[0]
-        others = [str(error) for error in errors[1:_MAX_ERRORS_TOLD]]
-        if others:
-            more = len(errors) - 1 - len(others)
-            first.add_note("\n".join(["Also:", *others, *([f"… and {more} more shards"] if more else [])]))
+        if len(errors) > 1:
+            first.add_note(_others_text(first, errors[1:]))
         raise first
 
     def _refuse_changes(self, sources: Sequence[SourceIndex]) -> None:
@@ -299,10 +314,26 @@ class IndexReading:
             told = "; ".join(f"{uri}: {change}" for _name, uri, change in problems[:20])
             more = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""
             raise ChangedDataError(
-                f"{len(problems)} shard(s) are not what the checkpoint was taken on: {told}{more}",
+                f"{counted_text(len(problems), 'shard')} {'is' if len(problems) == 1 else 'are'} not what the "
+                f"checkpoint was taken on: {told}{more}",
                 source=name,
                 shard=uri,
             )
+
+
+def _others_text(first: O41Error, others: Sequence[O41Error]) -> str:
+    """What is wrong with other shards than the first: each thing once, with some of the shards that have it."""
+    by_detail: dict[str, list[str]] = {first.detail: []}
+    for error in others:
+        by_detail.setdefault(error.detail, []).append(str(getattr(error, "shard", None) or error.place()))
+    lines = []
+    for detail, places in list(by_detail.items())[:_MAX_ERRORS_TOLD]:
+        told, more = places[: _MAX_ERRORS_TOLD - 1], len(places) - (_MAX_ERRORS_TOLD - 1)
+        if more > 0:
+            told.append(f"and {counted_text(more, 'more shard')}")
+        if told:
+            lines.append(f"{'the same in' if detail == first.detail else f'{detail}:'} {', '.join(told)}")
+    return "Also: " + "\n".join(lines)
 
 
 def _parcel_of(wanted: _Wanted) -> bytes | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from o41td.counted import kind_text
 from o41td.errors import ChangedDataError, ConfigError, CorruptDataError
 from o41td.nodes.fingerprint import digest_parts
 from o41td.nodes.node import Node
@@ -49,7 +50,7 @@ class Chain:
             raise ConfigError("a chain has no nodes")
         for number, node in enumerate(self.nodes):
             if not isinstance(node, Node):
-                raise ConfigError(f"a chain goes on with a {type(node).__name__}, which is no Node")
+                raise ConfigError(f"a chain goes on with {kind_text(node)}, which is no Node")
             if number and node.is_source:
                 raise ConfigError(
                     f"{node.label} is a source and stands behind {self.nodes[number - 1].label}",
@@ -210,8 +211,10 @@ class Chain:
         once, when the first key is asked for.
 
         Raises:
-            ConfigError: The source has no version.
+            ConfigError: The source has no version, or this is no span.
         """
+        if not isinstance(span, Span):
+            raise ConfigError(f"a key is of a Span, not of {kind_text(span)}", advice="Give Span(at, take)")
         return self.key_at(len(self.nodes) - 1, self.pinned_version, span)
 
     def key_at(self, number: int, version: str, span: Span) -> str:
@@ -370,7 +373,7 @@ def _record_batch_of(rows: Any, whose: str) -> Any:
         return rows
     if not isinstance(rows, pa.Table):
         raise CorruptDataError(
-            f"{whose} gave a {type(rows).__name__}, not a pyarrow.RecordBatch or Table",
+            f"{whose} gave {kind_text(rows)}, not a pyarrow.RecordBatch or Table",
             advice="pyarrow.RecordBatch.from_pydict makes one of columns",
         )
     batches = rows.combine_chunks().to_batches()

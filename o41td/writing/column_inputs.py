@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,19 @@ import pyarrow.parquet as pq
 from o41td.errors import CorruptDataError, SchemaError
 from o41td.writing.record_batches import BATCH_ROWS
 
-__all__ = ["arrow_batches", "csv_batches", "parquet_batches"]
+__all__ = ["arrow_batches", "csv_batches", "opened", "parquet_batches"]
 
 
 def parquet_batches(path: Path) -> Iterator[Any]:
     """Yields the rows of a Parquet file, in memory bounded by some pages of each column."""
-    with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+    with opened(path) as source, pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False) as file:
         _refuse_doubled(file.schema_arrow.names, path)
         yield from file.iter_batches(BATCH_ROWS, use_threads=False)
 
 
 def arrow_batches(path: Path) -> Iterator[Any]:
     """Yields the rows of an Arrow IPC file, or of a stream in a file, as HF datasets keeps it."""
-    with pa.OSFile(str(path)) as file:
+    with opened(path) as file:
         if file.read(6) == b"ARROW1":
             with pa.ipc.open_file(file) as reader:
                 _refuse_doubled(reader.schema.names, path)
@@ -47,7 +48,7 @@ def csv_batches(path: Path) -> Iterator[Any]:
     """
     options = pyarrow.csv.ReadOptions(use_threads=False)
     try:
-        with pyarrow.csv.open_csv(path, read_options=options) as reader:
+        with opened(path) as file, pyarrow.csv.open_csv(_plain(file, path), read_options=options) as reader:
             _refuse_doubled(reader.schema.names, path)
             for batch in reader:
                 yield from _small(batch)
@@ -57,6 +58,15 @@ def csv_batches(path: Path) -> Iterator[Any]:
             shard=str(path),
             advice="Mend the file, or write it as Parquet with the types that you mean",
         ) from error
+
+
+def opened(path: Path) -> Any:
+    """Opens a file for Arrow, which takes names for UTF-8 and has to be given bytes where they are none."""
+    return pa.OSFile(os.fsencode(path))
+
+
+def _plain(file: Any, path: Path) -> Any:
+    return pa.CompressedInputStream(file, "gzip") if path.name.lower().endswith(".gz") else file
 
 
 def _small(batch: Any) -> Iterator[Any]:

@@ -246,21 +246,22 @@ class _Reading:
             self.digest = (self.digest + digest_of([batch])) & _MASK
             self.rows, self.input_bytes = stop, done_bytes[part.file]
             keys = hash_range(stream_key(self._job.seed, _SHUFFLE), first, stop)
+            decides = None if self._job.split_by is None else columns_of(part.batch, [self._job.split_by])
             if len(names) == 1:
                 yield names[0], batch, keys
                 continue
-            chosen = np.searchsorted(edges, self._luck(batch, first, stop), side="right")
+            chosen = np.searchsorted(edges, self._luck(decides, first, stop), side="right")
             for place, name in enumerate(names):
                 mine = np.flatnonzero(chosen == place)
                 if len(mine):
                     yield name, batch.take(mine), keys[mine]
 
-    def _luck(self, batch: Any, first: int, stop: int) -> NDArray[np.float64]:
-        """A number in [0, 1) for each row: by its place in the inputs, or by the value that splits go by."""
-        if self._job.split_by is None:
+    def _luck(self, decides: Any, first: int, stop: int) -> NDArray[np.float64]:
+        """A number in [0, 1) for each row: by its place in the inputs, or by the column that splits go by."""
+        if decides is None:
             numbers = hash_range(stream_key(self._job.seed, _SPLIT), first, stop)
         else:
-            numbers = row_hashes(columns_of(batch, [self._job.split_by]))
+            numbers = row_hashes(decides)
             numbers = numbers ^ np.uint64(stream_key(self._job.seed, _SPLIT))
             numbers *= np.uint64(0x9E3779B97F4A7C15)
         return (numbers >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from o41td.encodings import ENCODINGS, PARQUET, suffixes_of
+from o41td.encodings import FILE_ENCODINGS, PARQUET, suffixes_of
 from o41td.errors import ConfigError, DatasetConflictError
 from o41td.listing import is_local, local_path_of
 from o41td.manifest import parse_manifest
@@ -82,8 +82,8 @@ class DatasetWriter:
         layout: str | Layout = BALANCED,
         schema: Any = None,
     ) -> None:
-        if encoding not in ENCODINGS:
-            raise ConfigError(f"{encoding!r} is no encoding; give one of {', '.join(ENCODINGS)}")
+        if encoding not in FILE_ENCODINGS:
+            raise ConfigError(f"{encoding!r} is no encoding; give one of {', '.join(FILE_ENCODINGS)}")
         uri = str(manifest_uri)
         folder, _, self._manifest_name = (local_path_of(uri) if is_local(uri) else uri).rpartition("/")
         if not self._manifest_name.endswith(".json"):

@@ -23,7 +23,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from o41td.errors import ConfigError, CorruptDataError, MissingShardError, O41Error
+from o41td.encodings import FOREIGN_SUFFIXES
+from o41td.errors import ConfigError, CorruptDataError, MissingShardError, O41Error, StorageError
+from o41td.folder_walk import check_globbed_folders, is_data_name, paths_below
 from o41td.listing import is_local, local_path_of
 from o41td.writing.column_inputs import arrow_batches, csv_batches, parquet_batches
 from o41td.writing.mds_input import MDS_INDEX, mds_batches
@@ -50,20 +52,9 @@ _SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
     ".parq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".jsonl": "jsonl",
     ".jsonl.gz": "jsonl",
-    ".jsonl.zst": "jsonl",
-    ".ndjson": "jsonl",
-    ".ndjson.gz": "jsonl",
-    ".ndjson.zst": "jsonl",
     ".msgpack.zstf": "msgpack",
-    ".tar": "webdataset",
-    ".tar.gz": "webdataset",
-    ".tgz": "webdataset",
+    **FOREIGN_SUFFIXES,
 }
 
 
@@ -104,9 +95,12 @@ def list_inputs(
 
     Raises:
         MissingShardError: A path does not exist.
-        ConfigError: Nothing matches, a format is not known, a file is named twice, a folder is a data set of several
-            splits, or it is the one to write into.
+        StorageError: A folder cannot be listed.
+        ConfigError: Nothing matches, a format is not known, a file is named twice or lies in a store, a folder is a
+            data set of several splits, or it is the one to write into.
     """
+    if input_format is not None and input_format not in _READERS:
+        raise ConfigError(f"{input_format!r} is no format; give one of {', '.join(INPUT_FORMATS)}")
     output = os.path.dirname(os.path.abspath(local_path_of(to))) if to is not None and is_local(to) else None
     paths = [path for entry in entries for path in _matches(entry, input_format, output)]
     found = [_input_file(path, input_format) for path in paths]
@@ -122,6 +116,7 @@ def read_inputs(files: Sequence[InputFile]) -> Iterator[InputRows]:
     """Yields all rows of all files, in order, packed lists as the lists they stand for.
 
     Raises:
+        StorageError: A file cannot be read at all: its permissions or its disk do not let it.
         CorruptDataError: A file cannot be read as what it claims to be; it is named.
         O41Error: As the format's reader says.
 
@@ -137,6 +132,12 @@ def read_inputs(files: Sequence[InputFile]) -> Iterator[InputRows]:
                 raise
             except Exception as error:
                 told = " ".join(str(error).split()) or type(error).__name__
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise StorageError(
+                        f"the file cannot be read: {os.strerror(error.errno)}",
+                        uri=file.path,
+                        advice="Check its permissions and its disk",
+                    ) from error
                 raise CorruptDataError(
                     f"the file cannot be read as {file.format} from row {first_row} on: {told}", shard=file.path
                 ) from error
@@ -165,6 +166,11 @@ def columns_of(batch: Any, columns: Sequence[str] | None) -> Any:
 
 
 def _matches(entry: str, input_format: str | None, output: str | None) -> list[str]:
+    if not is_local(entry):
+        raise ConfigError(
+            f"{entry} is not on this machine, and only local files are read here",
+            advice="Fetch it first. A stream needs no copy: name it in a config's source, and give --storage",
+        )
     path = os.path.abspath(local_path_of(entry))
     if os.path.isdir(path):
         if path == output:
@@ -172,9 +178,12 @@ def _matches(entry: str, input_format: str | None, output: str | None) -> list[s
         if input_format in (None, "mds") and os.path.isfile(os.path.join(path, MDS_INDEX)):
             return [path]
         _check_one_split(path)
-        found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-        found = [name for name in found if output is None or not name.startswith(f"{output}/")]
-        found = sorted(name for name in found if _is_data(name[len(path) + 1 :]) and _format_of(name) is not None)
+        found = [name for name in paths_below(path) if output is None or not name.startswith(f"{output}/")]
+        found = sorted(
+            name
+            for name in found
+            if _format_of(name) is not None and is_data_name(name[len(path) :].split("/")) and os.path.isfile(name)
+        )
         formats = sorted({str(_format_of(name)) for name in found})
         if input_format is not None:
             found = [name for name in found if _format_of(name) == input_format]
@@ -183,6 +192,7 @@ def _matches(entry: str, input_format: str | None, output: str | None) -> list[s
     elif os.path.exists(path):
         found = [path]
     elif glob.has_magic(path):
+        check_globbed_folders(path)
         found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
     else:
         raise MissingShardError(shard=path, detail="there is no such file or folder")
@@ -213,8 +223,6 @@ def _input_file(path: str, input_format: str | None) -> InputFile:
         raise ConfigError(
             f"{path}: its suffix tells no format; say with --format which of {', '.join(INPUT_FORMATS)} it is"
         )
-    if chosen not in _READERS:
-        raise ConfigError(f"{chosen!r} is no format; give one of {', '.join(INPUT_FORMATS)}")
     facts = os.stat(os.path.join(path, MDS_INDEX) if chosen == "mds" else path)
     size = sum(entry.stat().st_size for entry in os.scandir(path)) if os.path.isdir(path) else facts.st_size
     return InputFile(path=path, format=chosen, size_bytes=size, mtime_ns=facts.st_mtime_ns)
@@ -224,7 +232,3 @@ def _format_of(path: str) -> str | None:
     name = os.path.basename(path).lower()
     suffixes = [suffix for suffix in _SUFFIXES if name.endswith(suffix)]
     return _SUFFIXES[max(suffixes, key=len)] if suffixes else None
-
-
-def _is_data(name: str) -> bool:
-    return not any(part.startswith((".", "_")) for part in name.split("/"))

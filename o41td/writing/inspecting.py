@@ -63,6 +63,12 @@ def inspect_target(target: str, *, rows: int, input_format: str | None = None) -
         return _of_manifest(read_manifest(os.path.abspath(target)), rows)
     if "stages" in document:
         return _of_config(BatchStreamConfig.load(target), rows)
+    if "cursor" in document:
+        raise ConfigError(
+            "this is a checkpoint, which holds no rows",
+            where=target,
+            advice="`o41td trace` tells what its batches held, `o41td index` its shards; inspect takes the config",
+        )
     raise ConfigError("this is neither a manifest nor a config", where=target)
 
 

@@ -28,6 +28,7 @@ from o41td.fields import FieldPlan
 from o41td.json_values import json_value
 from o41td.projection import PACKED_KEY
 from o41td.workers.parquet import ReaderPool
+from o41td.writing.column_inputs import opened
 from o41td.writing.inputs import InputFile, read_inputs
 
 __all__ = ["facts_of"]
@@ -118,7 +119,7 @@ def _sample_of(file: InputFile) -> Any:
 
 
 def _layout_of(path: Path) -> dict[str, Any]:
-    file = pq.ParquetFile(path)
+    file = pq.ParquetFile(opened(path))
     metadata = file.metadata
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     rows = [group.num_rows for group in groups] or [0]

@@ -245,6 +245,7 @@ def _tokens_of(
             row = part.first_row + int(np.argmax(np.diff(mask_ends) != np.diff(ends)))
             why = f"the mask is not as long as the tokens in {job.column!r}"
             raise ValueRefusedError(why, shard=where, column=job.mask_column, row=row)
+        _check_bools(masks, mask_ends, part=part, column=job.mask_column, where=where)
     tokens = values.astype(np.int32)
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         mask = None if masks is None else masks[start:end].astype(np.bool_)
@@ -255,6 +256,18 @@ def _tokens_of(
                 np.append(tokens[start:end], np.int32(job.separator)),
                 None if mask is None else np.append(mask, mask[-1]),
             )
+
+
+def _check_bools(masks: NDArray[Any], ends: NDArray[np.int64], *, part: InputRows, column: str, where: str) -> None:
+    """Refuses a mask of anything but true and false, or 1 and 0: weights and labels would all count as true."""
+    if masks.dtype.kind == "b":
+        return
+    odd = (masks != 0) & (masks != 1)
+    if odd.any():
+        at = int(np.argmax(odd))
+        row = part.first_row + int(np.searchsorted(ends, at, side="right")) - 1
+        why = f"{masks[at]} in a mask, which is of true and false, or 1 and 0"
+        raise ValueRefusedError(why, shard=where, column=column, row=row, value=masks[at])
 
 
 def _lists_of(part: InputRows, column: str, where: str) -> tuple[NDArray[Any], NDArray[np.int64]]:

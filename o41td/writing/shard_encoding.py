@@ -38,7 +38,7 @@ def encode_shard(spool: RowSpool, path: Path, *, encoding: str, layout: Layout) 
     Args:
         spool: The rows.
         path: The file; replaced if it is there.
-        encoding: One of `ENCODINGS`.
+        encoding: One of `FILE_ENCODINGS`.
         layout: How Parquet is laid out; records have no layout.
 
     Raises:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import shard_writer
-from command_line import o41td, o41td_on_a_terminal, toml_config
+from command_line import command as words_of
+from command_line import o41td, o41td_in_a_process, o41td_on_a_terminal, toml_config
 
 pytestmark = pytest.mark.usefixtures("forked_loaders")
 
@@ -101,3 +104,79 @@ def test_no_color_is_heeded(tmp_path: Path) -> None:
     plain = o41td_on_a_terminal("run", "--help", env={"NO_COLOR": "1"})
     assert "\x1b[3" in coloured.out
     assert "\x1b[3" not in plain.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["index", "s3://bucket/a.parquet"], "is not on this machine"),
+        (["index", "c.toml", "x.csv"], "c.toml is a config or a checkpoint: give it alone"),
+        (["convert", "c.toml", "--to", "c.yaml"], "is there already; nothing is overwritten"),
+    ],
+)
+def test_targets_that_do_not_go_together(arguments: list[str], said: str, tmp_path: Path) -> None:
+    """What a command does not take is told with what it does take."""
+    toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", ["x.csv"], 1.0)]}])
+    (tmp_path / "c.yaml").write_text("")
+    done = o41td(*arguments, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+def test_a_table_of_text_as_a_shard_is_told_what_to_do(tmp_path: Path) -> None:
+    """Whoever names a CSV file as a shard learns which command makes shards of it."""
+    (tmp_path / "x.csv").write_text("id\n" + "1\n" * 100)
+    config = toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", ["x.csv"], 1.0)]}])
+    done = o41td("run", config)
+    assert (done.code, done.out) == (1, "")
+    assert f"Its suffix says csv: `o41td write {tmp_path}/x.csv --to FOLDER` makes shards of it." in done.err
+
+
+def test_what_is_wrong_with_several_shards_is_told_once(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """The first shard's error has its remedy; others that have the same are named behind it, some of many."""
+    good = write_shards([8])
+    bad = [tmp_path / f"{number}.parquet" for number in range(7)]
+    for path in bad[1:]:
+        path.write_bytes(b"x" * 100)
+    bad[0].write_bytes(b"")
+    sources = [("a", [*good, *bad[1:], bad[0]], 1.0)]
+    done = o41td("plan", toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": sources}]))
+    first, *others = done.err.splitlines()
+    assert (done.code, done.out) == (1, "")
+    assert first.count("Replace the shard") == 1
+    assert str(bad[1]) in first
+    assert others == [
+        f"Also: the same in {', '.join(map(str, bad[2:6]))}, and 1 more shard",
+        f"the shard is no readable Parquet file: it has 0 bytes: {bad[0]}",
+    ]
+
+
+def test_control_characters_are_shown_not_sent(tmp_path: Path) -> None:
+    """What a reader says of a damaged file, and a file's name, cannot drive the terminal."""
+    odd = tmp_path / "a\x1b[31m.csv"
+    odd.write_bytes(b"a\n\x1b[2J,1\n")
+    done = o41td("inspect", odd)
+    assert (done.code, done.out) == (2, "")
+    assert "\\x1b[31m.csv" in done.err
+    assert "\x1b" not in done.err
+
+
+def test_a_full_disk_behind_standard_output(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
+    """Output that cannot be written is one line on standard error, not a bug of ours."""
+    config = toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", write_shards([20]), 1.0)]}])
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words_of("plan", config), stdout=full, stderr=subprocess.PIPE, text=True, timeout=110)
+    said = "o41td: this host does not let it go on: No space left on device. --debug tells what was tried.\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_letters_that_an_output_lacks(tmp_path: Path, write_shards: shard_writer.ShardWriter, encoding: str) -> None:
+    """An output of few letters, and a file name that is no text, are written as escapes and end no command."""
+    name = os.fsdecode(b"\xff\xe9.csv")
+    (tmp_path / name).write_text("".join(f"{'x' * (row % 3)}\n" for row in range(9)))
+    config = toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", write_shards([20]), 1.0)]}])
+    for arguments in (("check", config), ("inspect", tmp_path / name)):
+        done = o41td_in_a_process(*arguments, env={"PYTHONIOENCODING": encoding})
+        assert (done.code, done.err) == (0, "")
+    assert "\\udcff\\udce9.csv" in done.out

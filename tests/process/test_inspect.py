@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from command_line import o41td, o41td_in_a_process
-from o41td import CorruptDataError, DatasetWriter
+from o41td import ConfigError, CorruptDataError, DatasetWriter
 from o41td.writing.inspecting import inspect_target
 
 pytestmark = pytest.mark.usefixtures("forked_loaders")
@@ -97,3 +97,13 @@ def test_what_to_do_is_said_once(tmp_path):
         inspect_target(str(cut), rows=1)
     told = str(refused.value)
     assert (told.count("Replace the shard"), told.count(str(cut))) == (1, 1)
+
+
+def test_what_cannot_be_inspected(tmp_path):
+    """An object in a store, and a checkpoint, are told apart from files that are not there."""
+    with pytest.raises(ConfigError, match="only local files are read here"):
+        inspect_target("s3://bucket/a.parquet", rows=1)
+    checkpoint = tmp_path / "c.json"
+    checkpoint.write_text('{"format": "o41td-checkpoint", "cursor": [[0, 1]]}')
+    with pytest.raises(ConfigError, match="this is a checkpoint, which holds no rows"):
+        inspect_target(str(checkpoint), rows=1)

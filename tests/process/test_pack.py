@@ -156,3 +156,7 @@ def test_what_cannot_be_packed(documents, tmp_path):
     third = str(tmp_path / "mask" / "m.json")
     with pytest.raises(ValueRefusedError, match="not as long as the tokens"):
         run_pack(PackJob(inputs=[str(bad)], manifest_uri=third, length=4, mask_column="mask"))
+    pq.write_table(pa.table({"tokens": [[1], [2, 3]], "mask": [[1], [0, -100]]}), bad)
+    fourth = str(tmp_path / "labels" / "m.json")
+    with pytest.raises(ValueRefusedError, match=r"-100 in a mask, which is of true and false, or 1 and 0.*row 1"):
+        run_pack(PackJob(inputs=[str(bad)], manifest_uri=fourth, length=4, mask_column="mask"))

@@ -98,6 +98,29 @@ def test_advance_goes_to_and_fro_by_number_and_name(stream, reference):
     assert stream.checkpoint().cursor == ((0, 3), (2, 4), (1, 2), (0, 6), (2, 3), (0, 1))
 
 
+def test_find_is_coordinates_the_other_way_round(stream):
+    """Behind three stages each row is found in just the batches that hold it, those ahead in the current stage too."""
+    taken = ((0, 3), (2, 4), (0, 1))
+    for stage, batches in taken:
+        stream.advance(stage)
+        for _ in range(batches):
+            stream.next()
+    stages = [stage for stage, batches in taken for _ in range(batches)] + [0] * stream.num_rounds()
+    comes = {}
+    for number, stage in enumerate(stages):
+        sources = stream.sources_of(stage)
+        for source, shard, row in stream.coordinates(number).tolist():
+            comes.setdefault((sources[source].shards[shard].uri, row), set()).add(number)
+    assert len(comes) > 50
+    for (uri, row), batches in comes.items():
+        assert stream.find(uri, row, epochs=4) == sorted(batches)
+    for shard, row, wrong in (("gone.parquet", 0, "gone.parquet"), (uri, 10**6, "1000000"), (uri, -1, "-1")):
+        with pytest.raises(ConfigError, match=wrong):
+            stream.find(shard, row)
+    with pytest.raises(ConfigError, match="give 1 or more"):
+        stream.find(uri, 0, epochs=0)
+
+
 def test_seek_goes_anywhere_in_the_history(stream, reference):
     """After 3 batches of stage 0 and 4 of stage 2, seek(2) forgets what came later."""
     for stage, batches in ((0, 3), (2, 4)):

@@ -20,7 +20,7 @@ from o41td import (
     plan,
     resume_batch_stream,
 )
-from o41td.errors import ChangedDataError, ConfigError, CorruptDataError, ValueRefusedError
+from o41td.errors import ChangedDataError, ConfigError, CorruptDataError, SchemaError, ValueRefusedError
 from stream_reference import Reference, ids_of, stage_of, stream_config
 
 pytestmark = pytest.mark.usefixtures("forked_loaders")
@@ -210,6 +210,20 @@ def test_a_changed_shard_of_records_is_refused_at_resume(tmp_path):
     path.write_bytes(data)
     with pytest.raises(ChangedDataError, match="version"):
         resume_batch_stream(checkpoint)
+
+
+def test_a_mistyped_key_is_refused_at_open_of_shards_that_were_counted_before(tmp_path):
+    """Counts are kept for any fields; that records give the fields is looked at for each set of them."""
+    paths = [record_writer.write_lines(tmp_path / f"{n}.jsonl.gz", b'{"id": 1, "od": 2}\n' * 30) for n in range(6)]
+    right, *_ = stream_config(stage_of(paths)).fields
+    wrong, other = (right.model_copy(update={"source": source}) for source in ("ids", "od"))
+    for _ in range(2):
+        assert plan(stream_config(stage_of(paths), fields=[right]))["stages"][0]["rows"] == 180
+        with pytest.raises(SchemaError, match=r"has no key 'ids' \(did you mean 'id'\?\)"):
+            open_batch_stream(stream_config(stage_of(paths), fields=[wrong]))
+    for _ in range(2):
+        with open_batch_stream(stream_config(stage_of(paths), fields=[other])) as stream:
+            assert sum(batch.num_rows for batch in stream) == 180
 
 
 def test_stated_rows_of_a_record_shard_spare_the_count(tmp_path):

@@ -186,3 +186,36 @@ def test_arguments_that_make_no_sense(wrong):
     settings = {"splits": None, "layout": "fast", "shard_size": "1MB", "row_group_size": None, **wrong}
     with pytest.raises((UsageProblem, ConfigError)):
         write_job_of(["in.jsonl"], "out", **settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--split-by", "nope"], "there is no column 'nope'; there are"),
+        (["--split-by", "nope", "--split", "a=0.5", "--split", "b=0.5"], "there is no column 'nope'; there are"),
+        (["--format", "nope"], "'nope' is no format; give one of parquet, arrow, csv"),
+        (["--encoding", "node"], "'node' is no encoding; give one of parquet, jsonl.gz, msgpack.zstf."),
+        (["--layout", "lists", "--fast"], "--fast is --layout fast, and --layout lists is given"),
+        (["--to", "a.txt"], "--to a.txt: this is a file; name a folder, or a manifest that ends in .json"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_options_that_make_no_sense(lines, tmp_path, arguments, said):
+    """What was typed wrong is told in one line, and no data set comes of it."""
+    (tmp_path / "a.txt").write_text("a file")
+    to = [] if "--to" in arguments else ["--to", "out"]
+    done = o41td("write", lines, *to, *arguments, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert not list(tmp_path.glob("out/**/*.*"))
+
+
+def test_splits_go_by_a_column_that_is_not_kept(lines, tmp_path):
+    """The column that decides a row's split need not be written."""
+    halves = {"a": 0.5, "b": 0.5}
+    run_write(job_of(lines, tmp_path / "all", splits=halves, split_by="id"))
+    run_write(job_of(lines, tmp_path / "kept", splits=halves, split_by="id", columns=["tokens"]))
+    whole, kept = (rows_of(str(tmp_path / name / "m.json"), "a") for name in ("all", "kept"))
+    assert 0 < len(whole) < NUM_ROWS
+    assert kept == [{"tokens": row["tokens"]} for row in whole]

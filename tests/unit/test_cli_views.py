@@ -82,6 +82,17 @@ def shown(view: object, width: int = 80) -> str:
     return out.getvalue()
 
 
+def test_what_stores_and_caches_found_is_shown_by_source() -> None:
+    """A source whose rows are kept by a node or a cache has its share of hits; others have no such column."""
+    (source,) = LOADER["sources"]
+    kept = {**source, "name": "mix/kept", "cache_hits": 97, "cache_misses": 3}
+    text = shown(loaders_view([{**LOADER, "sources": [source, kept]}]))
+    assert "shards  decoded  found" in text
+    assert "mix/web       3  25 %  61,440      12  200,000      –" in text
+    assert "mix/kept      3  25 %  61,440      12  200,000   97 %" in text
+    assert "found" not in shown(loaders_view([LOADER]))
+
+
 def test_a_loader_is_shown_with_verdict_ranks_workers_sources_and_memory() -> None:
     """Every live figure of a loader is on the screen, in 80 columns, with the evidence and what to change."""
     text = shown(loaders_view([LOADER]))

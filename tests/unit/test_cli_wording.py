@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from o41td.cli.wording import bytes_text, count_text, counted_text, digest_text, duration_text, share_text, speed_text
+from o41td.cli.wording import (
+    bytes_text,
+    count_text,
+    counted_text,
+    digest_text,
+    duration_text,
+    printable,
+    share_text,
+    speed_text,
+)
+from o41td.counted import kind_text
 from o41td.percentages import percent_text
 
 
@@ -86,3 +96,14 @@ def test_counts_speeds_and_digests() -> None:
     assert speed_text(1000, 2_000_000, 2.0) == "500 rows/s, 1.0 MB/s"
     assert speed_text(1000, 2_000_000, 0.0) == "too short to say"
     assert digest_text(255) == "00000000000000ff"
+
+
+def test_control_characters_are_escaped() -> None:
+    """What a terminal would obey is shown; ends of lines, tabs and letters of any script stay."""
+    assert printable("a\x1b[31m\x00\x9b\r\n\té…") == "a\\x1b[31m\\x00\\x9b\\r\n\té…"
+
+
+@pytest.mark.parametrize(("value", "text"), [(1, "an int"), ({}, "a dict"), (None, "None"), (OSError(), "an OSError")])
+def test_kinds_of_things_have_their_article(value: object, text: str) -> None:
+    """A kind is told as it would be said."""
+    assert kind_text(value) == text

@@ -118,6 +118,7 @@ def test_the_quarantine_file_is_beside_the_config_by_default_too(tmp_path, monke
         ("c.json", "[]", "does not hold a table"),
         ("c.toml", "a = ", "cannot be parsed: Invalid value (at end of document)"),
         ("c.toml", "a = 1\na = 2\n", "cannot be parsed"),
+        ("c.toml", "[fields]\n[fields]\n", "a list of tables is written [[name]], not [name], each time"),
         ("c.yaml", "a: [", "cannot be parsed"),
         ("c.yaml", "!!python/object:os.system {}", "cannot be parsed"),
         ("c.yaml", "", "does not hold a table"),
@@ -125,6 +126,7 @@ def test_the_quarantine_file_is_beside_the_config_by_default_too(tmp_path, monke
         ("c.json", b"\xff\xfe", "not UTF-8"),
         ("c.json", '{"seed": -1, "stages": [], "fields": []}', "`seed`: -1 is out of range"),
         ("c.json", '{"format": "o41td-checkpoint"}', "this is a checkpoint, not a config"),
+        ("c.json", '{"version": 1, "splits": {}}', "this is a data manifest, not a config"),
         ("c.toml", "[storage]\nregion = 'x'\n", "storage=StorageConfig(...)"),
     ],
 )

@@ -71,6 +71,12 @@ def test_refusals_repeat_no_value(keys, path):
     assert error.__context__ is None
 
 
+def test_a_file_that_is_not_there_is_no_config(tmp_path):
+    """The file of storage settings is told apart from a config's."""
+    with pytest.raises(ConfigError, match="the storage file cannot be read: No such file"):
+        StorageConfig.load(tmp_path / "s.toml")
+
+
 def test_a_typo_in_a_credential_is_helped():
     """The key is named and its like suggested."""
     with pytest.raises(ConfigError, match="did you mean `secret_access_key`"):

@@ -106,6 +106,8 @@ def test_several_problems_stand_on_lines_of_their_own():
     """A config error lists each problem with its path."""
     error = ConfigError("this config does not make sense", problems=[("a.b", "is 0"), ("c", "did you mean `d`?")])
     assert str(error) == "this config does not make sense, 2 problems:\n  `a.b`: is 0.\n  `c`: did you mean `d`?"
+    error = ConfigError("this path does not make sense", problems=[("path", "is none")], advice="Give a path")
+    assert str(error) == "this path does not make sense: `path`: is none. Give a path."
 
 
 @pytest.mark.parametrize(

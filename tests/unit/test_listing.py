@@ -137,3 +137,33 @@ def test_a_folder_of_several_splits_is_refused(tmp_path):
     (written / "_o41td" / "shards" / "validation" / "0.json").unlink()
     (written / "validation" / "0-ab.parquet").unlink()
     assert list_files([str(written)], source="web") == [str(written / "train" / "0-ab.parquet")]
+
+
+def test_links_to_folders_are_followed_and_no_file_is_named_twice(tmp_path: Path) -> None:
+    """A linked folder's shards are below the folder too; one linked twice, or from within, counts once; loops end."""
+    touched(tmp_path, "far/z.parquet", "set/a/x.parquet", "set/b/y.parquet")
+    for link, target in (
+        ("set/away", "far"),
+        ("set/latest", "set/b"),
+        ("set/more", "far"),
+        ("set/a/up", "set"),
+        ("far/back", "set"),
+    ):
+        (tmp_path / link).symlink_to(tmp_path / target)
+    (tmp_path / "set" / "loop").symlink_to(tmp_path / "set" / "loop")
+    assert names_of(tmp_path, [str(tmp_path / "set")]) == ["set/a/x.parquet", "set/away/z.parquet", "set/b/y.parquet"]
+
+
+@pytest.mark.parametrize("entry", ["~/a.parquet", "~/*.parquet", "$DATA/a.parquet", "~someone/data/*.parquet"])
+def test_what_a_shell_would_have_replaced_is_told(tmp_path: Path, entry: str) -> None:
+    """A home or a variable in a path means itself, and whoever meant something else learns that."""
+    with pytest.raises((ConfigError, MissingShardError), match="`~` and `\\$NAME` mean themselves here"):
+        list_files([f"{tmp_path}/{entry}"], source="s")
+
+
+def test_a_glob_that_matches_only_folders_says_so(tmp_path: Path) -> None:
+    """Folders named like shards, as Spark writes them, are not taken for shards, nor for nothing."""
+    touched(tmp_path, "x.parquet/part-0.parquet", "y.parquet/part-0.parquet")
+    with pytest.raises(ConfigError, match=rf"matches only folders, such as {tmp_path}/x.parquet.*Name the folder"):
+        list_files([f"{tmp_path}/*.parquet"], source="s")
+    assert names_of(tmp_path, [f"{tmp_path}/x.parquet"]) == ["x.parquet/part-0.parquet"]

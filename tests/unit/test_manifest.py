@@ -89,6 +89,7 @@ def changed(path: str, value: Any) -> Any:
         ("version", True, "`version`: True is not 1"),
         ("version", ..., "lacks `version`"),
         ("data_format", "csv", "`data_format`: 'csv' is none of"),
+        ("data_format", "node", "`data_format`: 'node' is none of parquet, jsonl.gz, msgpack.zstf"),
         ("splits", [], "`splits`: .* not a JSON object"),
         ("extra", 1, "unknown `extra`"),
         ("splits/train/records", 16, r"`splits\['train'\]`: `records` is 16, and its 3 shards add up to 15"),

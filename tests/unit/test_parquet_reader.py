@@ -1,15 +1,19 @@
 """Shard readers: slices, streaming, changed and damaged files, and few descriptors."""
 
+import errno
+import io
 import os
 import resource
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from o41td.errors import ChangedDataError, CorruptDataError
+from o41td.errors import ChangedDataError, CorruptDataError, StorageError
 from o41td.fields import FieldPlan
+from o41td.workers import parquet, row_group_stream
 from o41td.workers.footer import read_footer
 from o41td.workers.parquet import ReaderPool, ShardReader
 from read_shard import read_shard
@@ -130,6 +134,53 @@ def test_damaged_page_fails_its_checksum(tmp_path):
         with pytest.raises(CorruptDataError, match="row group 1"):
             reader.read_rows(1, 0, 300)
     reader.close()
+
+
+class _LosesHandles(io.BytesIO):
+    """A file of a network file system: reads by number, over all handles, may find that the server lost the handle."""
+
+    reads = 0
+    lost_at: ClassVar[set[int]] = set()
+
+    def read(self, size=-1):
+        type(self).reads += 1
+        if type(self).reads in self.lost_at:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return super().read(size)
+
+
+def _opened_far_away(path):
+    with open(path, "rb") as file:
+        return pa.PythonFile(_LosesHandles(file.read()), mode="r")
+
+
+@pytest.mark.parametrize("way", ["whole", "several", "streamed"])
+def test_a_lost_handle_is_opened_again_once(tmp_path, monkeypatch, way):
+    """J15: each read of a shard in turn is the one that fails: same rows; two in a row are an error with its path."""
+    path = write(tmp_path / "a.parquet", 400, 100)
+    for module in (parquet, row_group_stream):
+        monkeypatch.setattr(module, "open_shard_file", _opened_far_away)
+
+    def rows_with(lost_at):
+        _LosesHandles.reads, _LosesHandles.lost_at = 0, lost_at
+        reader = ShardReader(path, [ID], max_row_group_bytes=1 if way == "streamed" else 10**9)
+        opened = _LosesHandles.reads
+        if way == "several":
+            tables = [reader.read_groups([(0, 100), (1, 100)]), reader.read_groups([(2, 100), (3, 100)])]
+        else:
+            parts = [(group, start, start + 50) for group in range(4) for start in (0, 50)]
+            tables = [reader.read_rows(*part, decoding_bytes=10**6) for part in parts]
+        reader.close()
+        return [row for table in tables for row in table["id"].to_pylist()], opened
+
+    rows, opened = rows_with(set())
+    assert rows == list(range(400))
+    num_reads = _LosesHandles.reads
+    assert num_reads > opened
+    for lost_at in range(opened + 1, num_reads + 1):
+        assert rows_with({lost_at})[0] == rows
+    with pytest.raises(StorageError, match=f"Stale file handle.*{path}"):
+        rows_with(set(range(opened + 1, num_reads + 9)))
 
 
 def test_few_descriptors_for_many_shards(tmp_path):

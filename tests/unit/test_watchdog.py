@@ -1,7 +1,10 @@
-"""The words of the watchdog."""
+"""The words of the watchdog, and the log that they go to."""
 
 from __future__ import annotations
 
+import logging
+
+from o41td.stream_log import StreamLog
 from o41td.watchdog import who_is_waited_for
 
 
@@ -33,3 +36,15 @@ def test_of_many_workers_three_are_named():
 def test_workers_without_work_are_said_to_have_none():
     """The wait is then for the coordinator or the gathering thread."""
     assert who_is_waited_for([_worker(0, "idle")]) == "no worker has work to do"
+
+
+def test_a_line_of_the_log_names_its_rank(caplog):
+    """Of several ranks each line begins with its own; of one rank none does; records have rank and world size."""
+    StreamLog(3, 8).warning("waited %d s", 10)
+    StreamLog(0, 1).warning("waited %d s", 20)
+    assert [record.getMessage() for record in caplog.records] == ["rank 3 of 8: waited 10 s", "waited 20 s"]
+    assert [(record.name, record.rank, record.world_size) for record in caplog.records] == [
+        ("o41td", 3, 8),
+        ("o41td", 0, 1),
+    ]
+    assert not logging.getLogger("o41td").handlers
