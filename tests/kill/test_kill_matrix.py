@@ -258,8 +258,9 @@ def test_trainer(config, host, tmp_path, phase):
             host.order(point, ACTS[act], times=1, module="trainer")
             trainers.stdin.write(f"{act}\n")
             trainers.stdin.flush()
-            trainer = psutil.Process(int(trainers.stdout.readline()))
-            if act == "SIGSTOP":
+            pid = int(trainers.stdout.readline())
+            if act == "SIGSTOP":  # of the others, who knows whether they still live
+                trainer = psutil.Process(pid)
                 _until_stopped(trainer)
                 trainer.resume()
             assert int(trainers.stdout.readline()) == codes.get(act, 1), err.read_text()
