@@ -31,6 +31,7 @@ from o41td.errors import CoordinatorError, O41Error
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.joining import JoinedLoader
 from o41td.service import Loader
+from o41td.stream_log import StreamLog
 from o41td.workers.channel import ChannelClosed
 from o41td.workers.messages import (
     BatchesGathered,
@@ -47,7 +48,6 @@ from o41td.workers.messages import (
 
 __all__ = ["AnyLoader", "Gatherer", "Place", "Restart"]
 
-_LOGGER = logging.getLogger("o41td")
 AnyLoader = Loader | JoinedLoader
 Restart = Callable[[Callable[[], bool]], AnyLoader]
 _ACKNOWLEDGE_EVERY_S = 0.5
@@ -117,6 +117,7 @@ class Gatherer:
         self._restart = restart
         self._rank = rank
         self._world_size = world_size
+        self._log = StreamLog(rank, world_size)
         self._serve = 0
         self._place: Place | None = None
         self._is_told = True  # whether the coordinator knows the place
@@ -309,7 +310,7 @@ class Gatherer:
         if not self.is_awaited:
             self._heard_s = time.monotonic()
         elif silent_s > self._stall_timeout_s and self._is_pinged:
-            _LOGGER.info("the loader's coordinator has been silent for %.0f s and is given up", silent_s)
+            self._log.info("the loader's coordinator has been silent for %.0f s and is given up", silent_s)
             self.loader.kill()
         elif silent_s > self._stall_timeout_s / 2 and not self._is_pinged:
             self._is_pinged = True
@@ -328,7 +329,7 @@ class Gatherer:
                 if message.generation == self._generation:
                     self._announced_outcome = error_from_record(message.error)
             case LoaderNotice():
-                _LOGGER.log(logging.WARNING if message.is_warning else logging.INFO, "%s", message.text)
+                self._log.log(logging.WARNING if message.is_warning else logging.INFO, "%s", message.text)
             case LoaderFailed():
                 raise error_from_record(message.error)
             case StatsReply():
@@ -375,7 +376,7 @@ class Gatherer:
         self._assemble_from(self.loader)
         self.coordinator_restarts += 1
         self._stats_asked = self.stats[0]
-        _LOGGER.info("the loader's coordinator is replaced: %s", words)
+        self._log.info("the loader's coordinator is replaced: %s", words)
         if self._place is not None:
             self._place = self._place.moved(self._gathered * self._world_size)
             self._gathered_before += self._gathered

@@ -68,6 +68,8 @@ from o41td.workers.messages import (
 
 __all__ = ["ServingPhase"]
 
+_MOST_TOLD = 20
+"""So many row groups with bad rows are told of; of a bad data set's thousands each would be a line in every log."""
 _OfBlock = BlockDecoded | BlockFailed | PieceBegun | CacheUsed | BlockFetched | ResultsUsed
 
 
@@ -92,6 +94,7 @@ class ServingPhase:
         self._orders: dict[int, StageOrder] = {}
         self._table = BlockTable(size.layout.block_rows)
         self._quarantine: QuarantineFile | None = None
+        self._num_told = 0  # times that rows were said to be replaced
         stand_ins = None
         if job.on_bad_data == "replace":
             stand_ins = StandIns(sources, seed=job.seed, budget=job.bad_data_budget)
@@ -340,7 +343,11 @@ class ServingPhase:
             self._quarantine.write_down(found, index)
         except OSError as error:
             text += f" (not written to {self._quarantine.path}: {error})"
-        self._warn(text)
+        self._num_told += 1
+        if self._num_told == _MOST_TOLD:
+            text += f". Of those to come only {self._quarantine.path} tells, and `o41td status` how many there are"
+        if self._num_told <= _MOST_TOLD:
+            self._warn(text)
 
     def figures_record(self) -> dict[str, Any]:
         """Returns the loader's live figures."""

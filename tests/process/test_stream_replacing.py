@@ -106,6 +106,24 @@ def test_of_values_that_do_not_fit_only_their_rows_are_replaced(tmp_path, open_s
     assert "1 row is replaced by another of its source" in caplog.text
 
 
+def test_of_many_bad_row_groups_the_log_tells_twenty(tmp_path, open_stream, caplog):
+    """Row 0 of each of 23 row groups does not fit: all are in the file, and the last warning says where the rest is."""
+    values = [2**31 if row % 16 == 0 else row for row in range(23 * 16)]
+    pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), tmp_path / "a.parquet", row_group_size=16)
+    config = stream_config(
+        stage_of([tmp_path / "a.parquet"]),
+        fields=[ProjectedField(name="id", dtype="i32")],
+        on_bad_data="replace",
+        bad_data_budget=0.1,
+        quarantine_file=str(tmp_path / "bad.jsonl"),
+    )
+    assert len(ids_of(list(open_stream(config)))) == 23 * 16
+    assert sum(line["num_rows"] for line in _lines_of(tmp_path / "bad.jsonl")) == 23
+    warnings = [record.getMessage() for record in caplog.records if "replaced" in record.getMessage()]
+    assert len(warnings) == 20
+    assert [str(tmp_path / "bad.jsonl") in warning for warning in warnings] == [False] * 19 + [True]
+
+
 def test_a_bad_line_of_a_shard_of_records_is_replaced_alone(tmp_path, open_stream):
     """Lines 0 and 5 are no JSON and line 9 lacks the key: three rows are replaced, and all others are there."""
     lines = [json.dumps({"id": row}) for row in range(40)]
