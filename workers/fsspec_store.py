@@ -7,14 +7,13 @@ when a worker opens it, not with each request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 
 from o41td.workers.object_store import ObjectInfo, ObjectStore, StorageSettings
-from o41td.workers.ranges import ByteRange
+from o41td.workers.range_buffer import RangeBuffer
 from o41td.workers.retry import FaultKind, StoreFault
 
 __all__ = ["FsspecStore"]
@@ -71,10 +70,11 @@ class FsspecStore(ObjectStore):
             raise StoreFault(FaultKind.MISSING, f"this is a {found['type']}")
         return _info_of(found)
 
-    async def read(self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]) -> None:  # noqa: ARG002 - nothing to compare with
-        """Reads a range of an object."""
+    async def read(self, uri: str, info: ObjectInfo, into: RangeBuffer) -> None:  # noqa: ARG002 - nothing to compare with
+        """Reads what a range of an object lacks."""
+        wanted = into.rest
         data = await self._called("cat_file", self._path_of(uri), start=wanted.start, end=wanted.stop)
-        sink(data[: wanted.num_bytes])
+        into.take(data[: wanted.num_bytes])
 
     async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:  # noqa: ARG002
         """Lists the objects whose URI begins so; these file systems know no other way than all of them."""

@@ -6,10 +6,10 @@ A URL is a URL: percent-encoded, with a query if it likes. Servers list nothing 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 
 import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
+from yarl import URL
 
 from o41td.workers.object_store import (
     ObjectInfo,
@@ -17,8 +17,10 @@ from o41td.workers.object_store import (
     StorageSettings,
     fault_of_status,
 )
-from o41td.workers.ranged_get import PLAIN, get_range
-from o41td.workers.ranges import ByteRange
+from o41td.workers.range_answer import Head, NotPlainError
+from o41td.workers.range_buffer import RangeBuffer
+from o41td.workers.range_connections import RangeConnections
+from o41td.workers.ranged_get import PLAIN, Headers, check_answer, get_by_session, range_headers
 from o41td.workers.retry import FaultKind, StoreFault
 
 __all__ = ["HttpStore"]
@@ -34,6 +36,9 @@ class HttpStore(ObjectStore):
 
     def __init__(self, settings: StorageSettings) -> None:
         """Connects at the first request."""
+        self._is_ambient = settings.ambient_credentials
+        self._connections = RangeConnections()
+        self._not_plain: set[str] = set()  # servers
         self._filesystem = HTTPFileSystem(
             asynchronous=True,
             loop=asyncio.get_running_loop(),
@@ -61,19 +66,30 @@ class HttpStore(ObjectStore):
                 raise StoreFault(FaultKind.REFUSED, f"the server tells no size: {total!r}")
             return ObjectInfo(int(total), _etag_of(answer.headers))
 
-    async def read(self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]) -> None:
-        """Asks for a range of an object once."""
+    async def read(self, uri: str, info: ObjectInfo, into: RangeBuffer) -> None:
+        """Asks once for what a range of an object lacks."""
         session = await self._filesystem.set_session()
-        await get_range(
-            session,
-            self._filesystem.encode_url(uri),
-            wanted,
-            info,
-            sink,
-            is_strong=info.etag is not None and not info.etag.startswith(_NOT_STRONG),
-            etag_of=_etag_of,
-            refuse=_refuse,
-        )
+        url = self._filesystem.encode_url(uri)
+        wanted = into.rest
+        is_strong = info.etag is not None and not info.etag.startswith(_NOT_STRONG)
+        headers = range_headers(wanted, info, is_strong=is_strong)
+        if self._is_plain(url):
+
+            def accept(head: Head) -> None:
+                check_answer(head.status, head.headers, head.length, wanted=wanted, info=info, etag_of=_etag_of)
+
+            try:
+                await self._connections.get(url, headers, into, accept=accept, refuse=_fault_of_refusal)
+            except NotPlainError:
+                self._not_plain.add(url.raw_authority)
+            else:
+                return
+        await get_by_session(session, url, headers, info, into, etag_of=_etag_of, refuse=_refuse)
+
+    def _is_plain(self, url: URL) -> bool:
+        """Whether nothing is to be done for a URL that only aiohttp does: proxies, netrc, a login, redirects."""
+        is_plain = not (self._is_ambient or url.raw_user or url.raw_password)
+        return is_plain and url.raw_authority not in self._not_plain
 
     async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:  # noqa: ARG002
         """Refuses: name each shard, or a manifest."""
@@ -91,15 +107,20 @@ class HttpStore(ObjectStore):
         """Closes connections."""
         session = await self._filesystem.set_session()
         await session.close()
+        await self._connections.close()
 
 
 async def _refuse(answer: aiohttp.ClientResponse) -> None:
     if answer.status not in (200, 206):
         text = (await answer.content.read(_TOLD_BYTES)).decode("utf-8", "replace")
-        raise fault_of_status(answer.status, f"{answer.reason or ''} {text}")
+        raise _fault_of_refusal(answer.status, answer.reason or "", text)
 
 
-def _etag_of(headers: Mapping[str, str]) -> str | None:
+def _fault_of_refusal(status: int, reason: str, text: str) -> StoreFault:
+    return fault_of_status(status, f"{reason} {text[:_TOLD_BYTES]}")
+
+
+def _etag_of(headers: Headers) -> str | None:
     """The etag, of a strong one without its quotes; where there is none, the time of the last change stands in."""
     etag, changed = headers.get("ETag"), headers.get("Last-Modified")
     if etag is None:

@@ -7,10 +7,10 @@ call, so that patience, caps and figures have one place, `o41td.workers.storage`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from o41td.workers.range_buffer import RangeBuffer
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, StoreFault
 
@@ -68,10 +68,10 @@ class ObjectStore(ABC):
         """Looks at an object."""
 
     @abstractmethod
-    async def read(self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]) -> None:
-        """Asks for a range of an object once, and hands what comes to `sink` as it comes.
+    async def read(self, uri: str, info: ObjectInfo, into: RangeBuffer) -> None:
+        """Asks once for what a range of an object lacks, and has it come there.
 
-        It may end early without saying so; it is never more.
+        It may end early without saying so.
 
         Raises:
             StoreFault: The object is not as `info` says, or anything else is wrong.

@@ -1,57 +1,81 @@
-"""One GET of a range over an aiohttp session, which is how the bytes of objects come, whatever signs the request."""
+"""A GET of a range, which is how the bytes of objects come: what is asked, and what an answer has to be."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import aiohttp
 from yarl import URL
 
 from o41td.workers.object_store import ObjectInfo, check_content_range, check_etag
+from o41td.workers.range_buffer import RangeBuffer
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, StoreFault
 
-__all__ = ["PLAIN", "get_range"]
+__all__ = ["PLAIN", "Headers", "check_answer", "get_by_session", "range_headers"]
 
 PLAIN = {"Accept-Encoding": "identity"}
 """Asks for an object's bytes as they are."""
 
 
-async def get_range(
-    session: aiohttp.ClientSession,
-    url: URL,
-    wanted: ByteRange,
-    info: ObjectInfo,
-    sink: Callable[[bytes], None],
-    *,
-    is_strong: bool,
-    etag_of: Callable[[Mapping[str, str]], str | None],
-    refuse: Callable[[aiohttp.ClientResponse], Awaitable[None]],
-) -> None:
-    """Asks for a range of an object once, and hands what comes to `sink`.
+class Headers(Protocol):
+    """An answer's headers, by name in any case."""
 
-    Args:
-        session: Makes the request.
-        url: The object's, encoded.
-        wanted: The range.
-        info: What the object must be.
-        sink: Takes what comes.
-        is_strong: Whether its etag can be made a condition of the request.
-        etag_of: Returns the etag that an answer's headers tell.
-        refuse: Raises the fault of an answer that is neither 200 nor 206.
+    def get(self, name: str, /) -> str | None:
+        """Returns one; None if there is none."""
 
-    Raises:
-        StoreFault: The answer is another one.
-    """
+
+EtagOf = Callable[[Headers], str | None]
+
+
+def range_headers(wanted: ByteRange, info: ObjectInfo, *, is_strong: bool) -> dict[str, str]:
+    """Returns the headers that ask for a range; `is_strong` says whether the etag can be made a condition."""
     headers = {**PLAIN, "Range": f"bytes={wanted.start}-{wanted.stop - 1}"}
     if info.etag is not None and is_strong:
         headers["If-Match"] = f'"{info.etag}"'
+    return headers
+
+
+def check_answer(
+    status: int,
+    headers: Headers,
+    content_length: int | None,
+    *,
+    wanted: ByteRange,
+    info: ObjectInfo,
+    etag_of: EtagOf,
+) -> None:
+    """Compares the head of a 200 or 206 with what was asked for.
+
+    Raises:
+        StoreFault: It is of another object, or another range.
+    """
+    check_etag(info, etag_of(headers))
+    if status == 206:
+        check_content_range(headers.get("Content-Range"), wanted, info)
+    elif (wanted.start, wanted.stop) != (0, content_length):
+        raise StoreFault(FaultKind.WHOLE, "the store ignores ranges: all of the object comes")
+
+
+async def get_by_session(
+    session: aiohttp.ClientSession,
+    url: URL,
+    headers: dict[str, str],
+    info: ObjectInfo,
+    into: RangeBuffer,
+    *,
+    etag_of: EtagOf,
+    refuse: Callable[[aiohttp.ClientResponse], Awaitable[None]],
+) -> None:
+    """Asks by aiohttp, which follows redirects and understands codings.
+
+    Raises:
+        StoreFault: The answer is not what was asked for; `refuse` raises it for one that is neither 200 nor 206.
+    """
+    wanted = into.rest
     async with session.get(url, headers=headers) as answer:
         await refuse(answer)
-        check_etag(info, etag_of(answer.headers))
-        if answer.status == 206:
-            check_content_range(answer.headers.get("Content-Range"), wanted, info)
-        elif (wanted.start, wanted.stop) != (0, answer.content_length):
-            raise StoreFault(FaultKind.WHOLE, "the store ignores ranges: all of the object comes")
+        check_answer(answer.status, answer.headers, answer.content_length, wanted=wanted, info=info, etag_of=etag_of)
         while chunk := await answer.content.readany():
-            sink(chunk)
+            into.take(chunk)

@@ -15,9 +15,10 @@ import asyncio
 import html
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.request import getproxies
 
 import aiohttp
 import s3fs
@@ -33,8 +34,10 @@ from o41td.workers.object_store import (
     check_etag,
     fault_of_status,
 )
-from o41td.workers.ranged_get import get_range
-from o41td.workers.ranges import ByteRange
+from o41td.workers.range_answer import Head, NotPlainError
+from o41td.workers.range_buffer import RangeBuffer
+from o41td.workers.range_connections import RangeConnections
+from o41td.workers.ranged_get import Headers, check_answer, range_headers
 from o41td.workers.retry import FaultKind, StoreFault
 from o41td.workers.s3_options import s3_options
 
@@ -46,7 +49,6 @@ _LINK_VALID_S = 3600
 _LINK_USED_S = 300
 _MOST_LINKS = 1024
 _SIGNATURE = re.compile(r"\?\S*X-Amz-\S*")
-_TOLD_BYTES = 4 << 10
 _NOT_BY_LINK = (FaultKind.DENIED, FaultKind.REFUSED)
 _EXPIRED = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestExpired", "TokenRefreshRequired"}
@@ -67,7 +69,7 @@ class S3Store(ObjectStore):
             StoreFault: There are to be none.
         """
         self._settings = settings
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = RangeConnections(self._trusted)
         self._links: dict[str, tuple[float, URL]] = {}  # by URI: when it was made, and it
         self._without_links: set[str] = set()  # buckets
         self._filesystem = s3fs.S3FileSystem(
@@ -89,37 +91,35 @@ class S3Store(ObjectStore):
         answer = await client.head_object(Bucket=bucket, Key=key)
         return ObjectInfo(int(answer["ContentLength"]), _etag_of(answer))
 
-    async def read(self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]) -> None:
-        """Asks for a range of an object once."""
+    async def read(self, uri: str, info: ObjectInfo, into: RangeBuffer) -> None:
+        """Asks once for what a range of an object lacks."""
         bucket, _key = _bucket_and_key(uri)
-        if bucket not in self._without_links:
-            has_begun = False
-
-            def take(chunk: bytes) -> None:
-                nonlocal has_begun
-                has_begun = True
-                sink(chunk)
-
+        if bucket not in self._without_links and not self._is_proxied():
+            before = into.num_received
             try:
-                await self._read_by_link(uri, wanted, info, take)
+                await self._read_by_link(await self._link(uri), info, into)
+            except NotPlainError:
+                pass
             except StoreFault as fault:
-                if has_begun or fault.kind not in _NOT_BY_LINK:
+                if into.num_received != before or fault.kind not in _NOT_BY_LINK:
                     raise
             else:
                 return
-        await self._read_by_client(uri, wanted, info, sink)
+        await self._read_by_client(uri, info, into)
         self._without_links.add(bucket)
 
-    async def _read_by_link(self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]) -> None:
-        link = await self._link(uri)
-        await get_range(
-            self._session_to(link), link, wanted, info, sink, is_strong=True, etag_of=_etag_of, refuse=_refuse
-        )
+    async def _read_by_link(self, link: URL, info: ObjectInfo, into: RangeBuffer) -> None:
+        wanted = into.rest
 
-    async def _read_by_client(
-        self, uri: str, wanted: ByteRange, info: ObjectInfo, sink: Callable[[bytes], None]
-    ) -> None:
+        def accept(head: Head) -> None:
+            check_answer(head.status, head.headers, head.length, wanted=wanted, info=info, etag_of=_etag_of)
+
+        headers = range_headers(wanted, info, is_strong=True)
+        await self._connections.get(link, headers, into, accept=accept, refuse=_fault_of_refusal)
+
+    async def _read_by_client(self, uri: str, info: ObjectInfo, into: RangeBuffer) -> None:
         bucket, key = _bucket_and_key(uri)
+        wanted = into.rest
         client = await self._filesystem.set_session()
         unchanged = {} if info.etag is None else {"IfMatch": f'"{info.etag}"'}
         asked = f"bytes={wanted.start}-{wanted.stop - 1}"
@@ -132,7 +132,7 @@ class S3Store(ObjectStore):
             elif (wanted.start, wanted.stop) != (0, answer.get("ContentLength")):
                 raise StoreFault(FaultKind.WHOLE, "the store ignores ranges: all of the object comes")
             while chunk := await body.read(_CHUNK_BYTES):
-                sink(chunk)
+                into.take(chunk)
 
     async def _link(self, uri: str) -> URL:
         """A signed link to an object; one is used for a while, and never for as long as credentials have to live."""
@@ -150,22 +150,15 @@ class S3Store(ObjectStore):
             self._links[uri] = now_s, link
         return link
 
-    def _session_to(self, url: URL) -> aiohttp.ClientSession:
-        """Connections of our own; the certificates that they trust are those that the client trusts."""
-        if self._session is None:
-            trusted: ssl.SSLContext | bool = True
-            if url.scheme == "https":
-                is_ambient = self._settings.ambient_credentials
-                bundle = self._filesystem.session.get_config_variable("ca_bundle") if is_ambient else None
-                trusted = ssl.create_default_context(cafile=bundle or get_cert_path(True))
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._settings.max_requests_in_flight, ssl=trusted),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=self._settings.ambient_credentials,
-            )
-        return self._session
+    def _is_proxied(self) -> bool:
+        """Whether the surroundings may name a proxy, which the client knows how to use."""
+        return self._settings.ambient_credentials and bool(getproxies())
+
+    def _trusted(self) -> ssl.SSLContext:
+        """The certificates that the client trusts."""
+        is_ambient = self._settings.ambient_credentials
+        bundle = self._filesystem.session.get_config_variable("ca_bundle") if is_ambient else None
+        return ssl.create_default_context(cafile=bundle or get_cert_path(True))
 
     async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:
         """Lists the objects whose URI begins so."""
@@ -200,19 +193,16 @@ class S3Store(ObjectStore):
 
     async def close(self) -> None:
         """Closes connections."""
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.close()
         creator = getattr(self._filesystem, "_s3creator", None)
         if creator is not None:
             await creator.__aexit__(None, None, None)
 
 
-async def _refuse(answer: aiohttp.ClientResponse) -> None:
-    """Raises what an answer to a link means, if it is none that brings bytes."""
-    if answer.status not in (200, 206):
-        text = (await answer.content.read(_TOLD_BYTES)).decode("utf-8", "replace")
-        error = {key: html.unescape(value) for key, value in re.findall(r"<(Code|Message)>(.*?)</", text, re.DOTALL)}
-        raise _fault_of_answer({"Error": error, "ResponseMetadata": {"HTTPStatusCode": answer.status}})
+def _fault_of_refusal(status: int, _reason: str, text: str) -> StoreFault:
+    """What an answer to a link means that brings no bytes."""
+    error = {key: html.unescape(value) for key, value in re.findall(r"<(Code|Message)>(.*?)</", text, re.DOTALL)}
+    return _fault_of_answer({"Error": error, "ResponseMetadata": {"HTTPStatusCode": status}})
 
 
 def _bucket_and_key(uri: str) -> tuple[str, str]:
@@ -220,7 +210,7 @@ def _bucket_and_key(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
-def _etag_of(answer: Mapping[str, Any]) -> str | None:
+def _etag_of(answer: Headers | Mapping[str, Any]) -> str | None:
     etag = answer.get("ETag")
     return None if etag is None else str(etag).strip('"')
 

@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from o41td.errors import ChangedDataError, MissingShardError, StorageError
 from o41td.workers.object_store import ObjectInfo, ObjectStore, StorageSettings, scheme_of
+from o41td.workers.range_buffer import RangeBuffer
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, Patience, StoreFault
 from o41td.workers.storage_figures import FETCHING, BlockFigures, StorageFigures
@@ -186,28 +187,18 @@ class Storage:
             ChangedDataError: It is not what `info` says any more.
             StorageError: The store does not give it.
         """
-        buffer = memoryview(bytearray(wanted.num_bytes))
-        received = 0
+        buffer = RangeBuffer(wanted)
 
         async def attempt(store: ObjectStore, on_bytes: Callable[[int], None]) -> memoryview:
-            rest = ByteRange(wanted.start + received, wanted.stop)
-
-            def sink(chunk: bytes) -> None:
-                nonlocal received
-                if received + len(chunk) > wanted.num_bytes:
-                    raise StoreFault(FaultKind.REFUSED, "more bytes came than were asked for")
-                buffer[received : received + len(chunk)] = chunk
-                received += len(chunk)
-                on_bytes(len(chunk))
-
-            if rest.num_bytes:
+            buffer.on_bytes = on_bytes
+            lacking = buffer.rest.num_bytes
+            if lacking:
                 for figures in self._figures():
-                    figures.requested_bytes += rest.num_bytes
-                await store.read(uri, rest, info, sink)
-            if received < wanted.num_bytes:
-                short = wanted.num_bytes - received
+                    figures.requested_bytes += lacking
+                await store.read(uri, info, buffer)
+            if short := buffer.rest.num_bytes:
                 raise StoreFault(FaultKind.BROKEN, f"the answer ended {short} bytes early")
-            return buffer
+            return buffer.data
 
         return await self._persist(uri, attempt)
 

@@ -1,0 +1,187 @@
+"""An HTTP answer that brings a range, as it comes out of a socket; it does no I/O.
+
+head ── parsed by http.client ──► 200, 206: accepted ──► body, into the memory of the range
+                              └─► any other ──► its text ──► what it means
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+from collections.abc import Callable
+from typing import NoReturn, cast
+
+from o41td.workers.range_buffer import RangeBuffer
+from o41td.workers.retry import FaultKind, StoreFault
+
+__all__ = ["Head", "NotPlainError", "RangeAnswer", "StaleConnectionError"]
+
+Head = http.client.HTTPResponse
+"""The status, reason, headers and length of an answer; its body is not in it."""
+
+_MOST_HEAD_BYTES = 64 << 10
+_MOST_TOLD_BYTES = 4 << 10
+_END = b"\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+class NotPlainError(Exception):
+    """An answer that takes an HTTP library to make sense of: a redirect, a coding, a body of no stated length."""
+
+
+class StaleConnectionError(Exception):
+    """The connection ended before the answer began, as one may that was kept for the next request."""
+
+
+class RangeAnswer:
+    """One answer, to a request for a range.
+
+    Attributes:
+        is_over: All of it has come.
+        keeps_open: Its connection can be used for the next request, once it is over.
+        left: How many bytes of its body are still to come.
+    """
+
+    def __init__(
+        self,
+        into: RangeBuffer,
+        *,
+        accept: Callable[[Head], None],
+        refuse: Callable[[int, str, str], StoreFault],
+    ) -> None:
+        """Nothing has come.
+
+        Args:
+            into: Where its body belongs.
+            accept: Looks at a head that promises bytes; raises a StoreFault if they are not what was asked for.
+            refuse: Returns the fault that any other status, its reason and text mean.
+        """
+        self._into = into
+        self._accept = accept
+        self._refuse = refuse
+        self._raw = bytearray(_MOST_HEAD_BYTES)
+        self._num_raw = 0
+        self._head: Head | None = None
+        self._head_bytes = 0
+        self.is_over = False
+        self.keeps_open = False
+        self.left = 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes are to be written; never empty before it is over."""
+        return self._into.free[: self.left] if self.left else memoryview(self._raw)[self._num_raw :]
+
+    def advance(self, count: int) -> None:
+        """Notes that so many bytes were written to the beginning of `buffer()`.
+
+        Raises:
+            NotPlainError: See there.
+            StoreFault: It is not what was asked for, or makes no sense.
+        """
+        if self.left:
+            self._into.note(count)
+            self._pass(count)
+            return
+        self._num_raw += count
+        if self._head is None:
+            self._find_head()
+        elif self._is_told():
+            self._tell()
+
+    def end(self) -> NoReturn:
+        """Raises what it means that the connection ended here.
+
+        Raises:
+            StaleConnectionError: It ended before the answer began.
+            StoreFault: In the midst of it.
+        """
+        if not self._num_raw:
+            raise StaleConnectionError("the connection ended without an answer")
+        if self._head is not None and not self._is_good():
+            self._tell()
+        raise StoreFault(FaultKind.BROKEN, "the connection ended in the midst of an answer")
+
+    def _find_head(self) -> None:
+        while (at := self._raw.find(_END, 0, self._num_raw)) >= 0:
+            self._head_bytes = at + len(_END)
+            if self._raw[9:10] != b"1":
+                self._begin(_parsed(self._raw[: self._head_bytes]))
+                return
+            self._num_raw -= self._head_bytes  # 1xx: the answer comes behind it
+            self._raw[: self._num_raw] = self._raw[self._head_bytes : self._head_bytes + self._num_raw]
+        if self._num_raw == len(self._raw):
+            raise StoreFault(FaultKind.BROKEN, "the answer's head has no end")
+
+    def _begin(self, head: Head) -> None:
+        self._head = head
+        if not self._is_good():
+            if 300 <= head.status < 400:
+                raise NotPlainError(f"the answer is {head.status}")
+            if self._is_told():
+                self._tell()
+            return
+        if head.length is None or head.headers.get("Content-Encoding", "identity") != "identity":
+            raise NotPlainError("the answer's body is coded, or of no stated length")
+        self._accept(head)
+        if head.length > len(self._into.free):
+            raise StoreFault(FaultKind.REFUSED, "more bytes came than were asked for")
+        begun = self._raw[self._head_bytes : self._num_raw]
+        if len(begun) > head.length:
+            raise StoreFault(FaultKind.BROKEN, "more bytes came than the answer's head says")
+        self.left = head.length
+        self._into.take(begun)
+        self._pass(len(begun))
+
+    def _pass(self, count: int) -> None:
+        self.left -= count
+        if not self.left:
+            self.is_over = True
+            self.keeps_open = self._head is not None and not self._head.will_close
+
+    def _is_good(self) -> bool:
+        return self._head is not None and self._head.status in (200, 206)
+
+    def _is_told(self) -> bool:
+        """Whether as much of a refusal has come as is looked at."""
+        head, told = self._head, self._num_raw - self._head_bytes
+        assert head is not None
+        if head.chunked:
+            self.keeps_open = self._raw.endswith(_LAST_CHUNK, 0, self._num_raw)
+        else:
+            self.keeps_open = told == head.length
+        self.keeps_open = self.keeps_open and not head.will_close
+        is_whole = self.keeps_open or (head.length is not None and told >= head.length)
+        return is_whole or told >= _MOST_TOLD_BYTES
+
+    def _tell(self) -> NoReturn:
+        """Raises what a refusal means."""
+        self.is_over = True
+        head = _parsed(self._raw[: self._num_raw])
+        try:
+            text = head.read(_MOST_TOLD_BYTES)
+        except http.client.IncompleteRead as error:
+            text = error.partial
+        except http.client.HTTPException:
+            text = b""
+        raise self._refuse(head.status, head.reason, text.decode("utf-8", "replace"))
+
+
+class _Said:
+    """What a server said, as http.client takes it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+
+def _parsed(data: bytearray) -> Head:
+    """The head that some bytes begin with."""
+    head = http.client.HTTPResponse(cast(socket.socket, _Said(bytes(data))), method="GET")
+    try:
+        head.begin()
+    except (http.client.HTTPException, ValueError) as error:
+        raise StoreFault(FaultKind.BROKEN, f"the answer makes no sense: {type(error).__name__}: {error}") from error
+    return head
