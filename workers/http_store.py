@@ -76,7 +76,7 @@ class HttpStore(ObjectStore):
         if self._is_plain(url):
 
             def accept(head: Head) -> None:
-                check_answer(head.status, head.headers, head.length, wanted=wanted, info=info, etag_of=_etag_of)
+                check_answer(head.status, head, head.length, wanted=wanted, info=info, etag_of=_etag_of)
 
             try:
                 await self._connections.get(url, headers, into, accept=accept, refuse=_fault_of_refusal)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import http.client
 import io
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NoReturn, cast
 
 from o41td.workers.range_buffer import RangeBuffer
@@ -17,13 +19,11 @@ from o41td.workers.retry import FaultKind, StoreFault
 
 __all__ = ["Head", "NotPlainError", "RangeAnswer", "StaleConnectionError"]
 
-Head = http.client.HTTPResponse
-"""The status, reason, headers and length of an answer; its body is not in it."""
-
 _MOST_HEAD_BYTES = 64 << 10
 _MOST_TOLD_BYTES = 4 << 10
 _END = b"\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
+_STATUS = re.compile(r"HTTP/1\.([01]) (\d{3})(?: .*)?")
 
 
 class NotPlainError(Exception):
@@ -32,6 +32,57 @@ class NotPlainError(Exception):
 
 class StaleConnectionError(Exception):
     """The connection ended before the answer began, as one may that was kept for the next request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What an answer begins with.
+
+    Attributes:
+        status: Its status.
+        length: Of its body; None if it states none.
+        is_coded: The body is more than the bytes that are meant.
+        will_close: The connection ends with it.
+    """
+
+    status: int
+    length: int | None
+    is_coded: bool
+    will_close: bool
+    fields: Mapping[str, str]
+
+    @classmethod
+    def of(cls, data: str) -> Head:
+        """Reads the lines of a head.
+
+        Raises:
+            StoreFault: They make no sense.
+        """
+        first, *lines = data.split("\r\n")
+        found = _STATUS.fullmatch(first)
+        fields: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon:
+                continue
+            key = name.strip().lower()
+            fields[key] = f"{fields[key]}, {value.strip()}" if key in fields else value.strip()
+        length = fields.get("content-length")
+        if found is None or not (length is None or re.fullmatch("[0-9]{1,18}", length)):
+            raise StoreFault(FaultKind.BROKEN, f"the answer makes no sense: {first[:80]!r}, {length} bytes")
+        is_chunked = "transfer-encoding" in fields
+        keeps = fields.get("connection", "keep-alive" if found[1] == "1" else "close").lower()
+        return cls(
+            status=int(found[2]),
+            length=None if is_chunked or length is None else int(length),
+            is_coded=is_chunked or fields.get("content-encoding", "identity") != "identity",
+            will_close="close" in keeps,
+            fields=fields,
+        )
+
+    def get(self, name: str, /) -> str | None:
+        """Returns a header."""
+        return self.fields.get(name.lower())
 
 
 class RangeAnswer:
@@ -106,7 +157,7 @@ class RangeAnswer:
         while (at := self._raw.find(_END, 0, self._num_raw)) >= 0:
             self._head_bytes = at + len(_END)
             if self._raw[9:10] != b"1":
-                self._begin(_parsed(self._raw[: self._head_bytes]))
+                self._begin(Head.of(self._raw[:at].decode("latin-1")))
                 return
             self._num_raw -= self._head_bytes  # 1xx: the answer comes behind it
             self._raw[: self._num_raw] = self._raw[self._head_bytes : self._head_bytes + self._num_raw]
@@ -121,7 +172,7 @@ class RangeAnswer:
             if self._is_told():
                 self._tell()
             return
-        if head.length is None or head.headers.get("Content-Encoding", "identity") != "identity":
+        if head.length is None or head.is_coded:
             raise NotPlainError("the answer's body is coded, or of no stated length")
         self._accept(head)
         if head.length > len(self._into.free):
@@ -146,25 +197,23 @@ class RangeAnswer:
         """Whether as much of a refusal has come as is looked at."""
         head, told = self._head, self._num_raw - self._head_bytes
         assert head is not None
-        if head.chunked:
-            self.keeps_open = self._raw.endswith(_LAST_CHUNK, 0, self._num_raw)
-        else:
-            self.keeps_open = told == head.length
-        self.keeps_open = self.keeps_open and not head.will_close
-        is_whole = self.keeps_open or (head.length is not None and told >= head.length)
+        is_whole = told == head.length or (head.length is None and self._raw.endswith(_LAST_CHUNK, 0, self._num_raw))
+        self.keeps_open = is_whole and not head.will_close
         return is_whole or told >= _MOST_TOLD_BYTES
 
     def _tell(self) -> NoReturn:
         """Raises what a refusal means."""
         self.is_over = True
-        head = _parsed(self._raw[: self._num_raw])
+        said = http.client.HTTPResponse(cast(socket.socket, _Said(bytes(self._raw[: self._num_raw]))), method="GET")
         try:
-            text = head.read(_MOST_TOLD_BYTES)
+            said.begin()
+            text = said.read(_MOST_TOLD_BYTES)
         except http.client.IncompleteRead as error:
             text = error.partial
-        except http.client.HTTPException:
+        except (http.client.HTTPException, ValueError):
             text = b""
-        raise self._refuse(head.status, head.reason, text.decode("utf-8", "replace"))
+        assert self._head is not None
+        raise self._refuse(self._head.status, said.reason or "", text.decode("utf-8", "replace"))
 
 
 class _Said:
@@ -175,13 +224,3 @@ class _Said:
 
     def makefile(self, _mode: str) -> io.BytesIO:
         return io.BytesIO(self._data)
-
-
-def _parsed(data: bytearray) -> Head:
-    """The head that some bytes begin with."""
-    head = http.client.HTTPResponse(cast(socket.socket, _Said(bytes(data))), method="GET")
-    try:
-        head.begin()
-    except (http.client.HTTPException, ValueError) as error:
-        raise StoreFault(FaultKind.BROKEN, f"the answer makes no sense: {type(error).__name__}: {error}") from error
-    return head

@@ -16,7 +16,7 @@ from o41td.workers.range_answer import RangeAnswer, StaleConnectionError
 
 __all__ = ["RangeConnection"]
 
-_WAKE_BYTES = 512 << 10
+_WAKE_BYTES = 1 << 20
 """So many bytes of a body are waited for, or all that are still to come."""
 _PATIENCE_S = 1.0
 """For so long; then whatever is there is taken, so that slow bytes count as bytes, and none is asked for again."""

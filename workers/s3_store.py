@@ -112,7 +112,7 @@ class S3Store(ObjectStore):
         wanted = into.rest
 
         def accept(head: Head) -> None:
-            check_answer(head.status, head.headers, head.length, wanted=wanted, info=info, etag_of=_etag_of)
+            check_answer(head.status, head, head.length, wanted=wanted, info=info, etag_of=_etag_of)
 
         headers = range_headers(wanted, info, is_strong=True)
         await self._connections.get(link, headers, into, accept=accept, refuse=_fault_of_refusal)
