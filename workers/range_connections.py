@@ -110,6 +110,8 @@ class RangeConnections:
                     ssl=self._context if has_tls else None,
                     happy_eyeballs_delay=_NEXT_ADDRESS_S,
                 )
+        except ssl.SSLCertVerificationError as error:
+            raise StoreFault(FaultKind.REFUSED, f"the certificate of {host} is not trusted: {error}") from error
         except TimeoutError as error:
             raise StoreFault(FaultKind.BROKEN, f"no connection to {host} within {_CONNECT_S:.0f} s") from error
         return connection
