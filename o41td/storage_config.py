@@ -1,17 +1,22 @@
 """How to reach an object store: `StorageConfig`. An argument of open, never part of a config or a checkpoint."""
 
+import json
 import os
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, ConfigDict, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Secret, SecretStr, field_validator, model_validator
 
 from o41td.config_file import read_document
 from o41td.config_model import ConfigModel, Flag, positive_number, whole_number
 from o41td.errors import ConfigError
 
 __all__ = ["StorageConfig"]
+
+_HIDDEN = (Secret, SecretStr)
+_OWN_SCHEMES = ("file", "http", "https", "memory", "s3", "s3a")
 
 
 def _secret(value: object) -> SecretStr:
@@ -42,14 +47,32 @@ def _quiet(validator: Callable[[object], Any], want: str) -> Callable[[object], 
     return validate
 
 
+def _arguments(value: object) -> Secret[dict[str, dict[str, Any]]]:
+    """A validator of arguments for file systems; they may hold credentials, so none is repeated."""
+    given = value.get_secret_value() if isinstance(value, Secret) else value
+    try:
+        plain = json.loads(json.dumps(given, allow_nan=False))
+    except (TypeError, ValueError):
+        plain = None
+    if plain is None or plain != given:
+        raise ValueError("is not made of numbers, strings, lists and dicts")
+    if not isinstance(plain, dict) or not all(isinstance(arguments, dict) for arguments in plain.values()):
+        raise ValueError('is not a dict of dicts, such as {"gs": {"token": "..."}}')
+    for scheme in plain:
+        if scheme in _OWN_SCHEMES or not re.fullmatch("[a-z][a-z0-9+.-]*", scheme):
+            raise ValueError("names what is no protocol, or one that has settings of its own, as s3 and http have")
+    return Secret(plain)
+
+
 _COUNT = _quiet(whole_number(1, 4096), "a whole number from 1 to 4096")
 _SECONDS = _quiet(positive_number, "a number above 0")
 _Setting = Annotated[str, BeforeValidator(_setting)]
 _Secret = Annotated[SecretStr, BeforeValidator(_secret)]
+_Arguments = Annotated[Secret[dict[str, dict[str, Any]]], BeforeValidator(_arguments)]
 
 
 class StorageConfig(ConfigModel):
-    """Settings of an S3-compatible object store. Nothing is read from the environment unless asked for.
+    """Settings of object stores. Nothing is read from the environment unless asked for.
 
     Credentials never appear in `repr`, `str`, errors or `to_document`. `secret_record` is the one way out.
 
@@ -64,6 +87,8 @@ class StorageConfig(ConfigModel):
         ambient_credentials: Whether environment, profile files and instance metadata may be asked for credentials.
         max_requests_in_flight: How many requests all workers of a loader may have under way at once.
         give_up_after_s: How long a request is tried again and again, in seconds without a byte.
+        filesystems: Of protocols other than S3 and HTTP, what fsspec's file system is made with, credentials among it:
+            `{"gs": {"token": "key.json"}}`. Hidden as credentials are.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -80,6 +105,7 @@ class StorageConfig(ConfigModel):
     ambient_credentials: Flag = False
     max_requests_in_flight: Annotated[int, BeforeValidator(_COUNT)] = 64
     give_up_after_s: Annotated[float, BeforeValidator(_SECONDS)] = 900.0
+    filesystems: _Arguments = Secret({})
 
     @field_validator("endpoint_url", mode="after")
     @classmethod
@@ -144,12 +170,12 @@ class StorageConfig(ConfigModel):
     def to_document(self) -> dict[str, Any]:
         """The settings without the credentials: a new JSON-able dict."""
         return {
-            name: value
-            for name, value in self.secret_record().items()
-            if not isinstance(getattr(self, name), SecretStr)
+            name: value for name, value in self.secret_record().items() if not isinstance(getattr(self, name), _HIDDEN)
         }
 
     def secret_record(self) -> dict[str, Any]:
         """The settings with the credentials in clear, to send to a worker over its socket and nowhere else."""
         values = ((name, getattr(self, name)) for name in type(self).model_fields)
-        return {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in values}
+        return {
+            name: value.get_secret_value() if isinstance(value, Secret | SecretStr) else value for name, value in values
+        }

@@ -43,6 +43,7 @@ class StorageSettings:
     ambient_credentials: bool = False
     max_requests_in_flight: int = MAX_REQUESTS_IN_FLIGHT
     give_up_after_s: float = GIVE_UP_AFTER_S
+    filesystems: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_record(cls, record: dict[str, Any] | None) -> StorageSettings:
