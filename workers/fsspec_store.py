@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ftplib
+import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -78,6 +79,9 @@ class FsspecStore(ObjectStore):
         self._looked_s: dict[str, float] = {}
         self._own = threading.local()
         self._filesystem: AsyncFileSystem | None = None
+        if scheme in ("gs", "gcs") and "endpoint_url" in given:
+            # gcsfs asks by gRPC what kind of bucket it is, which an emulator or gateway leaves unanswered for minutes.
+            os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         try:
             self._kind = fsspec.get_filesystem_class(scheme)
             if issubclass(self._kind, AsyncFileSystem):
@@ -106,7 +110,9 @@ class FsspecStore(ObjectStore):
             check_etag(info, now.etag)
             if now.size_bytes != info.size_bytes:
                 raise StoreFault(FaultKind.CHANGED, f"its size was {info.size_bytes} bytes and is {now.size_bytes}")
-        into.take(memoryview(data)[: wanted.num_bytes])
+        if len(data) > wanted.num_bytes:
+            raise StoreFault(FaultKind.WHOLE, f"{len(data)} bytes came where {wanted.num_bytes} were asked for")
+        into.take(data)
 
     async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:  # noqa: ARG002
         """Lists the objects whose URI begins so; these file systems know no other way than all of them."""
@@ -141,17 +147,17 @@ class FsspecStore(ObjectStore):
 
     async def _called(self, name: str, path: str, **keys: Any) -> Any:
         if self._filesystem is not None:
-            self._filesystem.invalidate_cache()
             return await getattr(self._filesystem, f"_{name}")(path, **keys)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, name, path, keys)
 
     def _call(self, name: str, path: str, keys: dict[str, Any]) -> Any:
-        """The same on a thread. Some keep what they were once told of a folder, whatever they are asked to keep."""
+        """The same on a thread."""
         filesystem = getattr(self._own, "filesystem", None)
         if filesystem is None:
             filesystem = self._own.filesystem = self._kind(**self._options)
         try:
-            filesystem.invalidate_cache()
+            if name in ("find", "info"):  # some keep what they were once told of a folder, whatever they are told
+                filesystem.invalidate_cache()
             return getattr(filesystem, name)(path, **keys)
         except (FileNotFoundError, PermissionError):
             raise
