@@ -16,6 +16,7 @@ import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 import fsspec
@@ -65,6 +66,9 @@ class FsspecStore(ObjectStore):
         Raises:
             StoreFault: There is none of that protocol, or its library is not installed.
         """
+        if "::" in scheme:
+            why = "file systems one over the other (`::`) are not read; `cache_dir` keeps blocks on local disk"
+            raise StoreFault(FaultKind.REFUSED, why)
         given = settings.filesystems.get(scheme)
         is_open = settings.ambient_credentials or scheme in _ANONYMOUS or scheme in _WITHOUT_CREDENTIALS
         if given is None and not is_open:
@@ -168,6 +172,8 @@ class FsspecStore(ObjectStore):
 
 def _info_of(found: dict[str, Any]) -> ObjectInfo:
     tag = next((found[name] for name in _TAGS if found.get(name)), None)
+    if isinstance(tag, datetime):  # a list of names may tell the same as seconds
+        tag = tag.timestamp()
     return ObjectInfo(int(found["size"]), None if tag is None else str(tag).strip('"'))
 
 
