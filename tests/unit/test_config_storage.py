@@ -19,6 +19,7 @@ def test_credentials_never_show():
         access_key_id=SECRET,
         secret_access_key=SECRET,
         session_token=SECRET,
+        filesystems={"gs": {"token": SECRET}},
     )
     for text in (repr(config), str(config), f"{config}", str(config.to_document()), str(config.model_dump())):
         assert SECRET not in text
@@ -33,6 +34,7 @@ def test_credentials_never_show():
     }
     record = config.secret_record()
     assert [record[key] for key in ("access_key_id", "secret_access_key", "session_token")] == [SECRET] * 3
+    assert record["filesystems"] == {"gs": {"token": SECRET}}
     assert StorageConfig.model_validate(record) == config
     assert pickle.loads(pickle.dumps(config)) == config
 
@@ -58,6 +60,11 @@ def test_credentials_never_show():
         ({"endpoint_url": "http://[" + SECRET}, "endpoint_url"),
         ({"endpoint_url": "ftp://host"}, "endpoint_url"),
         ({"access_key_id": ""}, "access_key_id"),
+        ({"filesystems": SECRET}, "filesystems"),
+        ({"filesystems": {"gs": SECRET}}, "filesystems"),
+        ({"filesystems": {"gs": {"token": {SECRET}}}}, "filesystems"),
+        ({"filesystems": {"s3": {"secret": SECRET}}}, "filesystems"),
+        ({"filesystems": {SECRET.upper(): {}}}, "filesystems"),
     ],
 )
 def test_refusals_repeat_no_value(keys, path):
