@@ -23,7 +23,7 @@ _MOST_HEAD_BYTES = 64 << 10
 _MOST_TOLD_BYTES = 4 << 10
 _END = b"\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
-_STATUS = re.compile(r"HTTP/1\.([01]) (\d{3})(?: .*)?")
+_STATUS = re.compile(r"HTTP/1\.([01]) (\d{3})(?: (.*))?")
 
 
 class NotPlainError(Exception):
@@ -40,12 +40,14 @@ class Head:
 
     Attributes:
         status: Its status.
+        reason: What the server calls it.
         length: Of its body; None if it states none.
         is_coded: The body is more than the bytes that are meant.
         will_close: The connection ends with it.
     """
 
     status: int
+    reason: str
     length: int | None
     is_coded: bool
     will_close: bool
@@ -74,6 +76,7 @@ class Head:
         keeps = fields.get("connection", "keep-alive" if found[1] == "1" else "close").lower()
         return cls(
             status=int(found[2]),
+            reason=found[3] or "",
             length=None if is_chunked or length is None else int(length),
             is_coded=is_chunked or fields.get("content-encoding", "identity") != "identity",
             will_close="close" in keeps,
@@ -99,14 +102,14 @@ class RangeAnswer:
         into: RangeBuffer,
         *,
         accept: Callable[[Head], None],
-        refuse: Callable[[int, str, str], StoreFault],
+        refuse: Callable[[Head, str], Exception],
     ) -> None:
         """Nothing has come.
 
         Args:
             into: Where its body belongs.
             accept: Looks at a head that promises bytes; raises a StoreFault if they are not what was asked for.
-            refuse: Returns the fault that any other status, its reason and text mean.
+            refuse: Returns the exception that a head with any other status means, and the text behind it.
         """
         self._into = into
         self._accept = accept
@@ -213,7 +216,7 @@ class RangeAnswer:
         except (http.client.HTTPException, ValueError):
             text = b""
         assert self._head is not None
-        raise self._refuse(self._head.status, said.reason or "", text.decode("utf-8", "replace"))
+        raise self._refuse(self._head, text.decode("utf-8", "replace"))
 
 
 class _Said:

@@ -51,7 +51,7 @@ class RangeConnections:
         into: RangeBuffer,
         *,
         accept: Callable[[Head], None],
-        refuse: Callable[[int, str, str], StoreFault],
+        refuse: Callable[[Head, str], Exception],
     ) -> None:
         """Makes one GET request, of which the body is a range; the arguments are those of `RangeAnswer`.
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
-import aiohttp
-from yarl import URL
-
 from o41td.workers.object_store import ObjectInfo, check_content_range, check_etag
-from o41td.workers.range_buffer import RangeBuffer
 from o41td.workers.ranges import ByteRange
 from o41td.workers.retry import FaultKind, StoreFault
 
-__all__ = ["PLAIN", "Headers", "check_answer", "get_by_session", "range_headers"]
+__all__ = ["PLAIN", "Headers", "check_answer", "range_headers"]
 
 PLAIN = {"Accept-Encoding": "identity"}
 """Asks for an object's bytes as they are."""
@@ -56,26 +52,3 @@ def check_answer(
         check_content_range(headers.get("Content-Range"), wanted, info)
     elif (wanted.start, wanted.stop) != (0, content_length):
         raise StoreFault(FaultKind.WHOLE, "the store ignores ranges: all of the object comes")
-
-
-async def get_by_session(
-    session: aiohttp.ClientSession,
-    url: URL,
-    headers: dict[str, str],
-    info: ObjectInfo,
-    into: RangeBuffer,
-    *,
-    etag_of: EtagOf,
-    refuse: Callable[[aiohttp.ClientResponse], Awaitable[None]],
-) -> None:
-    """Asks by aiohttp, which follows redirects and understands codings.
-
-    Raises:
-        StoreFault: The answer is not what was asked for; `refuse` raises it for one that is neither 200 nor 206.
-    """
-    wanted = into.rest
-    async with session.get(url, headers=headers) as answer:
-        await refuse(answer)
-        check_answer(answer.status, answer.headers, answer.content_length, wanted=wanted, info=info, etag_of=etag_of)
-        while chunk := await answer.content.readany():
-            into.take(chunk)

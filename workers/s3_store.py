@@ -199,10 +199,10 @@ class S3Store(ObjectStore):
             await creator.__aexit__(None, None, None)
 
 
-def _fault_of_refusal(status: int, _reason: str, text: str) -> StoreFault:
+def _fault_of_refusal(head: Head, text: str) -> StoreFault:
     """What an answer to a link means that brings no bytes."""
     error = {key: html.unescape(value) for key, value in re.findall(r"<(Code|Message)>(.*?)</", text, re.DOTALL)}
-    return _fault_of_answer({"Error": error, "ResponseMetadata": {"HTTPStatusCode": status}})
+    return _fault_of_answer({"Error": error, "ResponseMetadata": {"HTTPStatusCode": head.status}})
 
 
 def _bucket_and_key(uri: str) -> tuple[str, str]:

@@ -18,8 +18,8 @@ HEAD = f'HTTP/1.1 206 Partial Content\r\ncontent-length: {len(BODY)}\r\nETag: "e
 def answer_into(buffer: RangeBuffer, seen: list[Head] | None = None) -> RangeAnswer:
     """An answer that takes what comes; heads go to `seen`."""
 
-    def refuse(status: int, reason: str, text: str) -> StoreFault:
-        return fault_of_status(status, f"{reason} {text}")
+    def refuse(head: Head, text: str) -> StoreFault:
+        return fault_of_status(head.status, f"{head.reason} {text}")
 
     return RangeAnswer(buffer, accept=(seen if seen is not None else []).append, refuse=refuse)
 

@@ -17,6 +17,7 @@ from cryptography.x509.oid import NameOID
 from yarl import URL
 
 from o41td.workers.object_store import fault_of_status
+from o41td.workers.range_answer import Head
 from o41td.workers.range_buffer import RangeBuffer
 from o41td.workers.range_connections import RangeConnections
 from o41td.workers.ranges import ByteRange
@@ -38,9 +39,9 @@ async def fetched(
     return buffer
 
 
-def fault_of_status_alone(status: int, _reason: str, _text: str) -> StoreFault:
+def fault_of_status_alone(head: Head, _text: str) -> StoreFault:
     """What a status means."""
-    return fault_of_status(status, "")
+    return fault_of_status(head.status, "")
 
 
 def run(
