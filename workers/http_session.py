@@ -1,4 +1,4 @@
-"""Requests by aiohttp, through fsspec's HTTP file system, to servers whose answers are more than bytes of a known number.
+"""Requests by aiohttp, through fsspec's HTTP file system, to servers whose answers are more than so many bytes.
 
 Redirects, codings, bodies without a length, logins in URLs and in netrc files, proxies: what an HTTP library is for.
 It takes 0.4 s of CPU to import, so it is imported for the first server that needs it.

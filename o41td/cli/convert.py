@@ -108,7 +108,8 @@ def convert_file(path: Path, *, to: Path | None, storage_to: Path | None, as_jso
     if storage_to is not None and converted.storage is not None:
         if storage_to.suffix.lower() != ".json":
             raise UsageProblem(f"--storage-to {storage_to}: give a name that ends in .json")
-        given = {key: value for key, value in converted.storage.secret_record().items() if value not in (None, False, {})}
+        record = converted.storage.secret_record()
+        given = {key: value for key, value in record.items() if value not in (None, False, {})}
         _write(storage_to, json.dumps(given, indent=2) + "\n", mode=0o600)
     if as_json:
         print(json.dumps({"kind": "config", "config": _plain(config), "notes": notes}))  # noqa: T201 - for programs
