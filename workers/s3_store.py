@@ -1,62 +1,41 @@
-"""S3 and what speaks like it, through s3fs, which holds session, credentials and connections.
+"""S3 and what speaks like it. A key is everything behind `s3://bucket/`, letter by letter.
 
-Requests are made with the client that it holds. Its file interface is left aside: it retries by itself, caches
-listings, and takes `?`, `//` and a slash at a key's end for syntax. Here a key is everything behind `s3://bucket/`,
-letter by letter.
-
-Ranges, which are nearly all requests, are asked for by links that the client signs, over a session of our own: that
-takes a fifth of the client's CPU a request (0.6 of 3.3 ms), and spares a copy of what comes. Where a store takes no
-signed links (a policy forbids them, a bucket is of another region) the client asks, and goes on asking.
+Ranges, which are nearly all requests, are asked for by signed links, over connections of our own: that takes a fifth of
+botocore's CPU a request, and spares every copy of what comes. Where keys, region and endpoint are given, a link is made
+here, so that a worker that only reads ranges needs no client (`S3Client`, which takes 0.7 s of CPU to come up); else
+the client makes it. Where a store takes no links (a policy forbids them, a bucket is of another region), or a proxy is
+to be used, the client asks, and goes on asking.
 """
 
 from __future__ import annotations
 
 import asyncio
-import html
 import re
 import ssl
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 from urllib.request import getproxies
 
-import aiohttp
-import s3fs
-from botocore import exceptions as boto
-from botocore.httpsession import get_cert_path
 from yarl import URL
 
-from o41td.workers.object_store import (
-    ObjectInfo,
-    ObjectStore,
-    StorageSettings,
-    check_content_range,
-    check_etag,
-    fault_of_status,
-)
+from o41td.workers.object_store import ObjectInfo, ObjectStore, StorageSettings
 from o41td.workers.range_answer import Head, NotPlainError
 from o41td.workers.range_buffer import RangeBuffer
 from o41td.workers.range_connections import RangeConnections
-from o41td.workers.ranged_get import Headers, check_answer, range_headers
+from o41td.workers.ranged_get import check_answer, range_headers
 from o41td.workers.retry import FaultKind, StoreFault
-from o41td.workers.s3_options import s3_options
+from o41td.workers.s3_answers import bucket_and_key, etag_of, fault_of_refusal
 
-__all__ = ["S3Store"]
+if TYPE_CHECKING:
+    from o41td.workers.s3_client import S3Client
 
-_CONNECT_S = 15
-_CHUNK_BYTES = 256 << 10
+__all__ = ["S3Store", "own_link"]
+
 _LINK_VALID_S = 3600
 _LINK_USED_S = 300
 _MOST_LINKS = 1024
-_SIGNATURE = re.compile(r"\?\S*X-Amz-\S*")
 _NOT_BY_LINK = (FaultKind.DENIED, FaultKind.REFUSED)
-_EXPIRED = frozenset(
-    {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestExpired", "TokenRefreshRequired"}
-)
-_BUSY = frozenset({"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
-_BROKEN = frozenset({"InternalError", "IncompleteBody", "RequestTimeout", "RequestTimeoutException"})
-_LOST = (aiohttp.ClientError, boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError, OSError)
-_DENIED = (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound, boto.TokenRetrievalError)
+_PLAIN_BUCKET = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class S3Store(ObjectStore):
@@ -72,28 +51,23 @@ class S3Store(ObjectStore):
         self._connections = RangeConnections(self._trusted)
         self._links: dict[str, tuple[float, URL]] = {}  # by URI: when it was made, and it
         self._without_links: set[str] = set()  # buckets
-        self._filesystem = s3fs.S3FileSystem(
-            **s3_options(
-                settings,
-                retries={"total_max_attempts": 1, "mode": "standard"},
-                connect_timeout=_CONNECT_S,
-                read_timeout=None,
-                max_pool_connections=settings.max_requests_in_flight,
-            ),
-            asynchronous=True,
-            loop=asyncio.get_running_loop(),
-        )
+        self._has_client: S3Client | None = None
+
+    @property
+    def _client(self) -> S3Client:
+        if self._has_client is None:
+            from o41td.workers.s3_client import S3Client
+
+            self._has_client = S3Client(self._settings)
+        return self._has_client
 
     async def stat(self, uri: str) -> ObjectInfo:
         """Looks at an object."""
-        bucket, key = _bucket_and_key(uri)
-        client = await self._filesystem.set_session()
-        answer = await client.head_object(Bucket=bucket, Key=key)
-        return ObjectInfo(int(answer["ContentLength"]), _etag_of(answer))
+        return await self._client.stat(uri)
 
     async def read(self, uri: str, info: ObjectInfo, into: RangeBuffer) -> None:
         """Asks once for what a range of an object lacks."""
-        bucket, _key = _bucket_and_key(uri)
+        bucket, _key = bucket_and_key(uri)
         if bucket not in self._without_links and not self._is_proxied():
             before = into.num_received
             try:
@@ -105,34 +79,17 @@ class S3Store(ObjectStore):
                     raise
             else:
                 return
-        await self._read_by_client(uri, info, into)
+        await self._client.read(uri, info, into)
         self._without_links.add(bucket)
 
     async def _read_by_link(self, link: URL, info: ObjectInfo, into: RangeBuffer) -> None:
         wanted = into.rest
 
         def accept(head: Head) -> None:
-            check_answer(head.status, head, head.length, wanted=wanted, info=info, etag_of=_etag_of)
+            check_answer(head.status, head, head.length, wanted=wanted, info=info, etag_of=etag_of)
 
         headers = range_headers(wanted, info, is_strong=True)
-        await self._connections.get(link, headers, into, accept=accept, refuse=_fault_of_refusal)
-
-    async def _read_by_client(self, uri: str, info: ObjectInfo, into: RangeBuffer) -> None:
-        bucket, key = _bucket_and_key(uri)
-        wanted = into.rest
-        client = await self._filesystem.set_session()
-        unchanged = {} if info.etag is None else {"IfMatch": f'"{info.etag}"'}
-        asked = f"bytes={wanted.start}-{wanted.stop - 1}"
-        answer = await client.get_object(Bucket=bucket, Key=key, Range=asked, **unchanged)
-        body = answer["Body"]
-        async with body:
-            check_etag(info, _etag_of(answer))
-            if "ContentRange" in answer:
-                check_content_range(answer["ContentRange"], wanted, info)
-            elif (wanted.start, wanted.stop) != (0, answer.get("ContentLength")):
-                raise StoreFault(FaultKind.WHOLE, "the store ignores ranges: all of the object comes")
-            while chunk := await body.read(_CHUNK_BYTES):
-                into.take(chunk)
+        await self._connections.get(link, headers, into, accept=accept, refuse=fault_of_refusal)
 
     async def _link(self, uri: str) -> URL:
         """A signed link to an object; one is used for a while, and never for as long as credentials have to live."""
@@ -141,12 +98,8 @@ class S3Store(ObjectStore):
         if now_s - made_s >= _LINK_USED_S:
             if len(self._links) >= _MOST_LINKS:
                 self._links.clear()
-            bucket, key = _bucket_and_key(uri)
-            client = await self._filesystem.set_session()
-            signed = await client.generate_presigned_url(
-                "get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=_LINK_VALID_S
-            )
-            link = URL(signed, encoded=True)
+            signed = own_link(uri, self._settings, valid_s=_LINK_VALID_S)
+            link = URL(signed or await self._client.link_to(uri, valid_s=_LINK_VALID_S), encoded=True)
             self._links[uri] = now_s, link
         return link
 
@@ -155,74 +108,42 @@ class S3Store(ObjectStore):
         return self._settings.ambient_credentials and bool(getproxies())
 
     def _trusted(self) -> ssl.SSLContext:
-        """The certificates that the client trusts."""
-        is_ambient = self._settings.ambient_credentials
-        bundle = self._filesystem.session.get_config_variable("ca_bundle") if is_ambient else None
+        """The certificates that botocore trusts."""
+        from botocore.httpsession import get_cert_path
+
+        bundle = self._client.ca_bundle() if self._settings.ambient_credentials else None
         return ssl.create_default_context(cafile=bundle or get_cert_path(True))
 
     async def listed(self, prefix_uri: str, most: int | None = None) -> list[tuple[str, ObjectInfo]]:
         """Lists the objects whose URI begins so."""
-        bucket, prefix = _bucket_and_key(prefix_uri)
-        client = await self._filesystem.set_session()
-        found = []
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        async for page in pages:
-            for entry in page.get("Contents", ()):
-                uri = f"{prefix_uri.partition('://')[0]}://{bucket}/{entry['Key']}"
-                found.append((uri, ObjectInfo(int(entry["Size"]), _etag_of(entry))))
-            if most is not None and len(found) >= most:
-                break
-        return found
+        return await self._client.listed(prefix_uri, most)
 
     def credentials_left_s(self) -> float | None:
         """Of credentials that were found in the surroundings and are to be renewed; others do not tell."""
-        signer = getattr(getattr(self._filesystem, "_s3", None), "_request_signer", None)
-        ends = getattr(getattr(signer, "_credentials", None), "_expiry_time", None)
-        return None if ends is None else float((ends - datetime.now(UTC)).total_seconds())
+        return self._client.credentials_left_s()
 
     def fault_of(self, error: Exception) -> StoreFault:
-        """Returns what an exception of s3fs, botocore or aiohttp means."""
-        if isinstance(error, boto.ClientError):
-            return _fault_of_answer(error.response)
-        reason = _SIGNATURE.sub("", f"{type(error).__name__}: {error}")
-        if isinstance(error, _DENIED):
-            return StoreFault(FaultKind.DENIED, reason)
-        if isinstance(error, _LOST):
-            return StoreFault(FaultKind.BROKEN, reason)
-        return StoreFault(FaultKind.REFUSED, reason)
+        """Returns what an exception of s3fs, botocore, aiohttp or a connection means."""
+        return self._client.fault_of(error)
 
     async def close(self) -> None:
         """Closes connections."""
         await self._connections.close()
-        creator = getattr(self._filesystem, "_s3creator", None)
-        if creator is not None:
-            await creator.__aexit__(None, None, None)
+        if self._has_client is not None:
+            await self._has_client.close()
 
 
-def _fault_of_refusal(head: Head, text: str) -> StoreFault:
-    """What an answer to a link means that brings no bytes."""
-    error = {key: html.unescape(value) for key, value in re.findall(r"<(Code|Message)>(.*?)</", text, re.DOTALL)}
-    return _fault_of_answer({"Error": error, "ResponseMetadata": {"HTTPStatusCode": head.status}})
+def own_link(uri: str, settings: StorageSettings, *, valid_s: int) -> str | None:
+    """Returns a link that is signed here; None where it takes a client to know whom to ask, and as whom."""
+    bucket, key = bucket_and_key(uri)
+    has_keys = settings.access_key_id and settings.secret_access_key and not settings.virtual_hosted_style
+    if not (has_keys and settings.region and settings.endpoint_url and _PLAIN_BUCKET.fullmatch(bucket)):
+        return None
+    from botocore.auth import S3SigV4QueryAuth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
 
-
-def _bucket_and_key(uri: str) -> tuple[str, str]:
-    bucket, _, key = uri.partition("://")[2].partition("/")
-    return bucket, key
-
-
-def _etag_of(answer: Headers | Mapping[str, Any]) -> str | None:
-    etag = answer.get("ETag")
-    return None if etag is None else str(etag).strip('"')
-
-
-def _fault_of_answer(answer: dict[str, Any]) -> StoreFault:
-    error = answer.get("Error", {})
-    code, status = str(error.get("Code", "")), int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    told = " ".join(f"{status} {code} {error.get('Message', '')}".split())
-    for kind, codes in ((FaultKind.EXPIRED, _EXPIRED), (FaultKind.BUSY, _BUSY), (FaultKind.BROKEN, _BROKEN)):
-        if code in codes:
-            return StoreFault(kind, told)
-    if code == "400":  # a HEAD's answer has no body to say more, and this is how credentials that expired look
-        return StoreFault(FaultKind.EXPIRED, told)
-    # An answer without a status is none: the connection broke before it was whole.
-    return StoreFault(fault_of_status(status, "").kind, told) if status else StoreFault(FaultKind.BROKEN, told)
+    keys = Credentials(settings.access_key_id, settings.secret_access_key, settings.session_token)
+    request = AWSRequest("GET", f"{settings.endpoint_url.rstrip('/')}/{bucket}/{quote(key, safe='/~')}")
+    S3SigV4QueryAuth(keys, "s3", settings.region, expires=valid_s).add_auth(request)
+    return str(request.url)
