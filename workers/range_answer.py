@@ -1,7 +1,7 @@
 """An HTTP answer that brings a range, as it comes out of a socket; it does no I/O.
 
-head ── parsed by http.client ──► 200, 206: accepted ──► body, into the memory of the range
-                              └─► any other ──► its text ──► what it means
+head ──► 200, 206: accepted ──► body, into the memory of the range
+     └──► any other ──► its text, as http.client reads it ──► what it means
 """
 
 from __future__ import annotations
