@@ -94,6 +94,16 @@ def test_torch_tensors_share_the_batchs_memory(torch: Any, device: str | None) -
     assert pool.num_free == 1
 
 
+def test_torch_tensors_of_fields_keep_the_memory(torch: Any) -> None:
+    """A tensor that torch makes of a field, by NumPy or by DLPack, or a view of it, keeps the memory."""
+    pool = pool_of()
+    tensor = torch.from_numpy(pool.acquire()["tokens"])[1:].view(-1)
+    shared = torch.from_dlpack(pool.acquire()["score"])
+    assert pool.num_free == 0
+    del tensor, shared
+    assert pool.num_free == 2
+
+
 def test_torch_tensors_of_another_device_are_asked_of_torch(torch: Any) -> None:
     """Any device that torch knows is taken, and an unknown one is torch's own error."""
     tensors = batch_out_of(pool_of()).to_torch("meta")
