@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name)
-def test_blocks_name_what_there_is(page: Path) -> None:
+def test_blocks_name_what_there_is(page: Path, request: pytest.FixtureRequest) -> None:
     """Each block compiles; what it takes from o41td is there, and takes the arguments that it is given by name."""
     for _run, code in BLOCK.findall(page.read_text()):
         tree = ast.parse(textwrap.dedent(code))
@@ -43,6 +43,8 @@ def test_blocks_name_what_there_is(page: Path) -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "o41td":
                 if node.module == "o41td.torch" and importlib.util.find_spec("torch") is None:
                     continue
+                if node.module == "o41td.torch":
+                    request.getfixturevalue("torch")
                 module = importlib.import_module(node.module or "")
                 names |= {alias.asname or alias.name: getattr(module, alias.name) for alias in node.names}
         for node in ast.walk(tree):

@@ -6,7 +6,6 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +27,7 @@ from stream_reference import ID_ONLY, Reference, stage_of, stream_config
 if TYPE_CHECKING:
     from o41td.torch import BatchDataset
 
-if find_spec("torch") is None:
-    pytest.skip("torch is not installed", allow_module_level=True)
-#  It is imported where a test runs, and not by every process that collects tests: 2.5 s of CPU in each.
-
-pytestmark = pytest.mark.usefixtures("forked_loaders")
+pytestmark = pytest.mark.usefixtures("torch", "forked_loaders")
 
 Make = Callable[..., "BatchDataset"]
 
@@ -201,6 +196,7 @@ def test_workers_of_a_data_loader_are_refused(paths: list[Path], make: Make) -> 
     loader = iter(DataLoader(make(config_of(paths)), batch_size=None, num_workers=1))
     with pytest.raises(ConfigError, match="Use num_workers=0"):
         next(loader)
+    loader._shutdown_workers()  # left to the collector of garbage, it waits 5 s for the worker
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital'")  # torchdata of a PyTorch newer than it

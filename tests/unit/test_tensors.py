@@ -63,12 +63,6 @@ def test_fields_are_exported_by_dlpack() -> None:
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def torch() -> Any:
-    """PyTorch; the test is skipped where it is not installed."""
-    return pytest.importorskip("torch")
-
-
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_torch_tensors_share_the_batchs_memory(torch: Any, device: str | None) -> None:
     """On the CPU tensors have the fields' values, dtypes and addresses; the memory comes back with the last of them."""
