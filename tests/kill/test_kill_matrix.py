@@ -247,7 +247,7 @@ def test_trainer(config, host, tmp_path, phase):
     path.write_text(json.dumps({**config.to_document(), "stall_timeout_s": 120}))
     reference = Reference(config)
     digest = add_digests(*[reference.digest(number, number) for number in range(NUM_BATCHES)])
-    names = shared_memory_names()
+    names, known = shared_memory_names(), frozenset(leaks.all_pids())
     codes = {"SIGKILL": -signal.SIGKILL, "SIGSEGV": -signal.SIGSEGV, "exit 0": 0, "SIGSTOP": 0}  # else 1
     with subprocess.Popen(
         [sys.executable, "-c", _TRAINERS, "trainer", str(path), phase, str(out), str(err)],
@@ -270,7 +270,7 @@ def test_trainer(config, host, tmp_path, phase):
             assert words.count("Traceback") == (act in ("raise", "out of memory")), words
             assert "Traceback" in words or words == ("a fault on order\n" if act == "exit 1" else "")
             host.cancel(point)
-            wait_until(lambda: not _marked("o41td.coordinator", "o41td.workers"), "a loader lives on")
+            wait_until(lambda: not _marked("o41td.coordinator", "o41td.workers", known=known), "a loader lives on")
             assert shared_memory_names() <= names
         trainers.stdin.close()
 
@@ -279,10 +279,10 @@ def _until_stopped(process: psutil.Process) -> None:
     wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process.pid} runs on")
 
 
-def _marked(*modules: str) -> list[psutil.Process]:
+def _marked(*modules: str, known: frozenset[int]) -> list[psutil.Process]:
     """This test's processes that run one of the modules, whoever their parent is by now."""
     found = []
-    for process in leaks.processes_of(os.environ[leaks.MARK]):
+    for process in leaks.processes_of(os.environ[leaks.MARK], known=known):
         try:
             if process.status() != psutil.STATUS_ZOMBIE and set(modules) & set(process.cmdline()):
                 found.append(process)
