@@ -210,9 +210,13 @@ def test_coordinator_while_stopping(config, host, capfd):
 
 _TRAINERS = """
 import os, sys, sitecustomize
+sys.path.append({support!r})
+from forked_loaders import fork_loaders_here
 from o41td import BatchStreamConfig, open_batch_stream
 role, path, phase, out, err = sys.argv[1:]
 config = BatchStreamConfig.load(path)
+if phase != "starting":
+    fork_loaders_here()
 
 def train():
     if phase != "idle":
@@ -233,14 +237,15 @@ for line in sys.stdin:
         sys.exit()
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+""".replace("{support!r}", repr(os.path.dirname(leaks.__file__)))
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_trainer(config, host, tmp_path, phase):
     """A training process that ends in any way: its exit code and words are its own, and its loader goes by itself.
 
-    Each is forked off one process that has imported everything and opened nothing, which is quicker.
+    Each is forked off one process that has imported everything and opened nothing, and but for those that die while
+    the loader starts, so is its loader, which is quicker.
     """
     point = TRAINER_POINTS.get(phase, "signal")
     path, out, err = (tmp_path / name for name in ("config.json", "out", "err"))

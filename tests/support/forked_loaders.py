@@ -26,8 +26,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-import pytest
-
 from o41td.workers import supervisor
 from o41td.workers.forking import ForkedProcess, stay_single_threaded
 from o41td.workers.process_title import show_arguments
@@ -111,9 +109,39 @@ def forked_loaders(nursery: Nursery | None) -> Iterator[None]:
             return started(module, arguments, ours, theirs, log)
         return ChildProcess(nursery.fork(arguments, theirs, log), ours)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "_started", forked)
+    supervisor._started = forked
+    try:
         yield
+    finally:
+        supervisor._started = started
+
+
+def fork_loaders_here() -> None:
+    """From now on has loaders forked off this process itself, a `python -c` that has one thread when it opens a stream.
+
+    For many forks of a process, of which each opens one stream: a nursery's loader would not be the fork's child.
+    """
+    if not _IS_WANTED:
+        return
+    started = supervisor._started
+    stay_single_threaded()
+    for module in _IMPORTS:
+        importlib.import_module(module)
+
+    def forked(
+        module: str, arguments: Sequence[str], ours: socket.socket, theirs: socket.socket, log: ChildLog
+    ) -> ChildProcess:
+        if module != _COORDINATOR:
+            return started(module, arguments, ours, theirs, log)
+        pid = os.fork()
+        if not pid:
+            sys.setprofile(None)
+            threading.setprofile(None)
+            request = {"arguments": arguments, "environment": dict(os.environ)}
+            _become_coordinator(request, [theirs.fileno(), log.descriptor, os.open(".", os.O_PATH)], after="-c")
+        return ChildProcess(ForkedProcess(pid), ours)
+
+    supervisor._started = forked
 
 
 def _python_settings() -> dict[str, str]:
@@ -147,7 +175,7 @@ def _serve(connection: socket.socket) -> None:
         if not between:
             pid = os.fork()
             if not pid:
-                _become_coordinator(json.loads(first + rest), descriptors)
+                _become_coordinator(json.loads(first + rest), descriptors, after=__file__)
             os.write(pid_write, pid.to_bytes(4, "big"))
             os._exit(0)
         os.waitpid(between, 0)
@@ -157,7 +185,7 @@ def _serve(connection: socket.socket) -> None:
         connection.sendall(answer)
 
 
-def _become_coordinator(request: dict, descriptors: list[int]) -> NoReturn:
+def _become_coordinator(request: dict, descriptors: list[int], *, after: str) -> NoReturn:
     exit_code = 1
     try:
         theirs, log, folder = descriptors
@@ -171,7 +199,7 @@ def _become_coordinator(request: dict, descriptors: list[int]) -> NoReturn:
                     os.close(int(name))
         os.environ.clear()
         os.environ.update(request["environment"])
-        show_arguments(__file__, ["-m", _COORDINATOR, *arguments])
+        show_arguments(after, ["-m", _COORDINATOR, *arguments])
         sys.argv = [_COORDINATOR, *arguments]
         from o41td.coordinator.__main__ import main
 
