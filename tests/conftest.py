@@ -31,12 +31,19 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the folder it is in, and begin with those that take long, lest everyone waits for them."""
+    """Mark each test by the folder it is in, and begin with those that take long, lest everyone waits for them.
+
+    Those with PyTorch follow, so that one of the processes that run tests has them all, and alone imports it.
+    """
     for item in items:
         kind = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if kind in KINDS:
             item.add_marker(getattr(pytest.mark, kind))
-    items.sort(key=lambda item: item.get_closest_marker("slow_first") is None)
+    items.sort(key=lambda item: (item.get_closest_marker("slow_first") is None, "torch" not in _fixtures_of(item)))
+
+
+def _fixtures_of(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []
 
 
 def pytest_collection_finish() -> None:
