@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import forked_loaders
 import kill_matrix
 import leaks
 from kill_matrix import ACTS, PHASES
@@ -170,7 +171,15 @@ def test_coordinator_while_opening(config, host, capfd, phase):
     assert capfd.readouterr().err == ""
 
 
+@pytest.fixture
+def forks_of_the_host(host):
+    """Forks the loaders off a process of the faulty host."""
+    with forked_loaders.nursery() as made, forked_loaders.forked_loaders(made):
+        yield
+
+
 @pytest.mark.parametrize("phase", PHASES[2:-1])
+@pytest.mark.usefixtures("forks_of_the_host")
 def test_coordinator(config, host, open_stream, capfd, phase):
     """A coordinator that ends in any way while it serves or rests: the same bytes from another."""
     whole = _Whole(open_stream(config), config)

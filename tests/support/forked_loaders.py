@@ -2,8 +2,8 @@
 
 For tests of what a stream gives, which open hundreds of loaders and assert nothing of how one starts. What runs is the
 coordinator's own `main`, with the arguments, descriptors, environment and folder that it would have been started with.
-Tests of starts, ends, memory, secrets, signals and faults, the kill matrix among them, start their loaders as users do,
-and with O41TD_TEST_LOADERS=started all tests do.
+Tests of starts, ends, memory, secrets, signals and faults start their loaders as users do, but for some of the kill
+matrix that are about something else; with O41TD_TEST_LOADERS=started all tests do.
 
 A nursery is a child of the tests' process with one thread. It forks a child that forks the coordinator and ends, while
 the tests' process is a subreaper: so the coordinator becomes its child, which it can wait for like any other.
@@ -135,8 +135,6 @@ def fork_loaders_here() -> None:
             return started(module, arguments, ours, theirs, log)
         pid = os.fork()
         if not pid:
-            sys.setprofile(None)
-            threading.setprofile(None)
             request = {"arguments": arguments, "environment": dict(os.environ)}
             _become_coordinator(request, [theirs.fileno(), log.descriptor, os.open(".", os.O_PATH)], after="-c")
         return ChildProcess(ForkedProcess(pid), ours)
@@ -188,6 +186,8 @@ def _serve(connection: socket.socket) -> None:
 def _become_coordinator(request: dict, descriptors: list[int], *, after: str) -> NoReturn:
     exit_code = 1
     try:
+        sys.setprofile(None)  # those of a `FaultyHost`
+        threading.setprofile(None)
         theirs, log, folder = descriptors
         arguments = ["--socket", str(theirs), *request["arguments"]]
         os.fchdir(folder)
