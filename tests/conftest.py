@@ -11,6 +11,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,18 +31,38 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the folder it is in, and begin with those that take long, lest everyone waits for them."""
+    """Mark each test by the folder it is in, and begin with those that take long, lest everyone waits for them.
+
+    Those with PyTorch follow, so that one of the processes that run tests has them all, and alone imports it.
+    """
     for item in items:
         kind = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if kind in KINDS:
             item.add_marker(getattr(pytest.mark, kind))
-    items.sort(key=lambda item: item.get_closest_marker("slow_first") is None)
+    items.sort(key=lambda item: (item.get_closest_marker("slow_first") is None, "torch" not in _fixtures_of(item)))
+
+
+def _fixtures_of(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []
 
 
 def pytest_collection_finish() -> None:
     """Set apart what imports and collecting have made: garbage is looked for behind each test of processes."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    """PyTorch; the test is skipped where it is not installed.
+
+    It is imported where a test runs, and not by each process that collects tests: 2.5 s of CPU. What it makes is set
+    apart too, of which there is more than of all else.
+    """
+    module = pytest.importorskip("torch")
+    gc.collect()
+    gc.freeze()
+    return module
 
 
 @pytest.fixture

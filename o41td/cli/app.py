@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 from pathlib import Path
@@ -482,6 +483,9 @@ def verify(
     return 0 if show_comparison(first, second, world_size=world_size, storage_path=storage, as_json=as_json) else 1
 
 
+_command = functools.cache(lambda: typer.main.get_command(app))  # 50 ms, once in a process that runs many
+
+
 def run_app(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code.
 
@@ -492,7 +496,6 @@ def run_app(arguments: list[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):  # a terminal of few letters, or a file name that is no text, ends nothing
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    command = typer.main.get_command(app)
     sys.exit(
-        exit_code_of(lambda: command.main(typed, prog_name="o41td", standalone_mode=False), debug="--debug" in typed)
+        exit_code_of(lambda: _command().main(typed, prog_name="o41td", standalone_mode=False), debug="--debug" in typed)
     )

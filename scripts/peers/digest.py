@@ -48,7 +48,7 @@ class SeenRows:
             width = () if column.length is None else (column.length,)
             rows += mixed(row_hashes(array.reshape(-1, *width).astype(column.dtype, copy=False)) + np.uint64(number))
         self.digest = (self.digest + int(mixed(rows).sum(dtype=np.uint64))) % 2**64
-        self.ids.append(np.array(batch["doc_id"], np.int64).reshape(-1))
+        self.ids.append(np.asarray(batch["doc_id"]).astype(np.int64).reshape(-1))
 
     def to_record(self) -> dict[str, Any]:
         """As JSON."""

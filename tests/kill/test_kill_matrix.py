@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import forked_loaders
 import kill_matrix
 import leaks
 from kill_matrix import ACTS, PHASES
@@ -170,7 +171,15 @@ def test_coordinator_while_opening(config, host, capfd, phase):
     assert capfd.readouterr().err == ""
 
 
+@pytest.fixture
+def forks_of_the_host(host):
+    """Forks the loaders off a process of the faulty host."""
+    with forked_loaders.nursery() as made, forked_loaders.forked_loaders(made):
+        yield
+
+
 @pytest.mark.parametrize("phase", PHASES[2:-1])
+@pytest.mark.usefixtures("forks_of_the_host")
 def test_coordinator(config, host, open_stream, capfd, phase):
     """A coordinator that ends in any way while it serves or rests: the same bytes from another."""
     whole = _Whole(open_stream(config), config)
@@ -210,9 +219,13 @@ def test_coordinator_while_stopping(config, host, capfd):
 
 _TRAINERS = """
 import os, sys, sitecustomize
+sys.path.append({support!r})
+from forked_loaders import fork_loaders_here
 from o41td import BatchStreamConfig, open_batch_stream
 role, path, phase, out, err = sys.argv[1:]
 config = BatchStreamConfig.load(path)
+if phase != "starting":
+    fork_loaders_here()
 
 def train():
     if phase != "idle":
@@ -233,21 +246,22 @@ for line in sys.stdin:
         sys.exit()
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+""".replace("{support!r}", repr(os.path.dirname(leaks.__file__)))
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_trainer(config, host, tmp_path, phase):
     """A training process that ends in any way: its exit code and words are its own, and its loader goes by itself.
 
-    Each is forked off one process that has imported everything and opened nothing, which is quicker.
+    Each is forked off one process that has imported everything and opened nothing, and but for those that die while
+    the loader starts, so is its loader, which is quicker.
     """
     point = TRAINER_POINTS.get(phase, "signal")
     path, out, err = (tmp_path / name for name in ("config.json", "out", "err"))
     path.write_text(json.dumps({**config.to_document(), "stall_timeout_s": 120}))
     reference = Reference(config)
     digest = add_digests(*[reference.digest(number, number) for number in range(NUM_BATCHES)])
-    names = shared_memory_names()
+    names, known = shared_memory_names(), frozenset(leaks.all_pids())
     codes = {"SIGKILL": -signal.SIGKILL, "SIGSEGV": -signal.SIGSEGV, "exit 0": 0, "SIGSTOP": 0}  # else 1
     with subprocess.Popen(
         [sys.executable, "-c", _TRAINERS, "trainer", str(path), phase, str(out), str(err)],
@@ -270,7 +284,7 @@ def test_trainer(config, host, tmp_path, phase):
             assert words.count("Traceback") == (act in ("raise", "out of memory")), words
             assert "Traceback" in words or words == ("a fault on order\n" if act == "exit 1" else "")
             host.cancel(point)
-            wait_until(lambda: not _marked("o41td.coordinator", "o41td.workers"), "a loader lives on")
+            wait_until(lambda: not _marked("o41td.coordinator", "o41td.workers", known=known), "a loader lives on")
             assert shared_memory_names() <= names
         trainers.stdin.close()
 
@@ -279,10 +293,10 @@ def _until_stopped(process: psutil.Process) -> None:
     wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process.pid} runs on")
 
 
-def _marked(*modules: str) -> list[psutil.Process]:
+def _marked(*modules: str, known: frozenset[int]) -> list[psutil.Process]:
     """This test's processes that run one of the modules, whoever their parent is by now."""
     found = []
-    for process in leaks.processes_of(os.environ[leaks.MARK]):
+    for process in leaks.processes_of(os.environ[leaks.MARK], known=known):
         try:
             if process.status() != psutil.STATUS_ZOMBIE and set(modules) & set(process.cmdline()):
                 found.append(process)

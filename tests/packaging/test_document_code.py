@@ -6,7 +6,7 @@ A block behind `<!-- run: … -->` is run, in a folder with small shards; the bl
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import inspect
 import re
 import subprocess
@@ -33,15 +33,20 @@ KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name)
-def test_blocks_name_what_there_is(page: Path) -> None:
-    """Each block compiles; what it takes from o41td is there, and takes the arguments that it is given by name."""
+def pages_with(pattern: re.Pattern[str]) -> pytest.MarkDecorator:
+    """Runs a test with each page in which a pattern is found."""
+    pages = [page for page in PAGES if pattern.search(page.read_text())]
+    return pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
+
+
+def check_names(page: Path, *, skipped: tuple[str, ...] = ()) -> None:
+    """What blocks take from modules of ours that are not skipped is there, and takes the arguments that it is given."""
     for _run, code in BLOCK.findall(page.read_text()):
         tree = ast.parse(textwrap.dedent(code))
         names: dict[str, Any] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "o41td":
-                if node.module == "o41td.torch" and importlib.util.find_spec("torch") is None:
+                if node.module in skipped:
                     continue
                 module = importlib.import_module(node.module or "")
                 names |= {alias.asname or alias.name: getattr(module, alias.name) for alias in node.names}
@@ -52,6 +57,19 @@ def test_blocks_name_what_there_is(page: Path) -> None:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in KINDS:
                 kinds = KINDS[node.value.id]
                 assert any(node.attr in members_of(kind) for kind in kinds), f"{node.value.id}.{node.attr}"
+
+
+@pages_with(BLOCK)
+def test_blocks_name_what_there_is(page: Path) -> None:
+    """Each block compiles; what it takes from o41td is there, and takes the arguments that it is given by name."""
+    check_names(page, skipped=("o41td.torch",))
+
+
+@pytest.mark.usefixtures("torch")
+@pages_with(re.compile("from o41td.torch import"))
+def test_blocks_for_pytorch_name_what_there_is(page: Path) -> None:
+    """So is what it takes from o41td.torch, which needs PyTorch to be imported."""
+    check_names(page)
 
 
 def test_blocks_that_say_so_run(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import faulthandler
 import re
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +28,6 @@ def run(command: list[str], folder: Path, **keys: Any) -> subprocess.CompletedPr
     return subprocess.run(
         [sys.executable, *program, *rest], cwd=folder, capture_output=True, text=True, timeout=300, **keys
     )
-
-
-def need(*libraries: str) -> None:
-    """Skip the test where one of the libraries is not installed; none is imported here.
-
-    The hang guard is put off: importing such a library takes seconds of CPU in each process; each has its own limit.
-    """
-    for library in libraries:
-        if find_spec(library) is None:
-            pytest.skip(f"{library} is not installed")
-    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.mark.parametrize(
@@ -152,81 +139,3 @@ def test_a_curriculum_advances_when_a_stage_is_learnt(tmp_path: Path) -> None:
     ]
     assert 10 <= left[0] < left[1]
     assert [float(weight) for weight in weights.strip("[]").split(", ")] == pytest.approx(range(1, 9), abs=0.5)
-
-
-def test_scikit_learn_learns_from_batches(tmp_path: Path) -> None:
-    """Each of three passes is told, and the last leaves few rows of another file wrong."""
-    need("sklearn")
-    done = run(["partial_fit"], tmp_path)
-    told = re.findall(r"after batch (\d+): ([\d.]+)% right", done.stdout)
-    assert ([int(batch) for batch, _right in told], done.stderr) == ([20, 40, 60], "")
-    assert float(told[-1][1]) > 95
-
-
-@pytest.mark.parametrize("devices", [1, 4])
-def test_jax_trains_alike_on_any_number_of_devices(
-    devices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loss falls a hundredfold and more, to the same values on one device and on four."""
-    need("jax")
-    monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count={devices}")
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    losses = losses_of(run(["train_jax"], tmp_path).stdout, "batch")
-    assert list(losses) == [4, 9, 14, 19]
-    assert list(losses.values()) == pytest.approx([3.4497, 0.2713, 0.0317, 0.0039], rel=0.02)
-
-
-def losses_of(output: str, word: str = "step") -> dict[int, float]:
-    """The losses that an example printed, by step or batch."""
-    return {int(step): float(loss) for step, loss in re.findall(rf"{word} +(\d+)  loss ([\d.]+)", output)}
-
-
-def test_training_goes_on_in_a_new_process(tmp_path: Path) -> None:
-    """Two calls of 20 steps go through batches 0 to 39, and the loss falls on."""
-    need("torch")
-    first, second = (losses_of(run(["train_torch", "data"], tmp_path).stdout, "batch") for _call in range(2))
-    assert (list(first), list(second)) == ([0, 5, 10, 15], [20, 25, 30, 35])
-    assert second[20] < first[15] < first[0]
-    assert second[35] < second[20]
-
-
-def test_ranks_train_alike_across_a_crash_and_a_change_of_their_number(tmp_path: Path) -> None:
-    """Four ranks, of which one is killed, and then two that resume have the losses of one rank alone, step for step."""
-    need("torch")
-    alone = losses_of(run(["train_elastic", "."], tmp_path).stdout)
-    assert list(alone) == list(range(20))
-    script = str(EXAMPLES / "train_elastic.py")
-    torchrun = ["-m torch.distributed.run", "--standalone", "--nproc-per-node"]
-    killed = run([*torchrun, "4", script, ".", "--die-at", "13"], tmp_path)
-    assert killed.returncode != 0
-    begun = losses_of(killed.stdout)
-    assert set(range(12)) <= set(begun) <= set(range(13))
-    resumed = losses_of(run([*torchrun, "2", script, ".", "--resume"], tmp_path).stdout)
-    assert list(resumed) == list(range(10, 20))
-    for losses in (begun, resumed):
-        assert losses == pytest.approx({step: alone[step] for step in losses}, abs=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "libraries", "lines"),
-    [
-        ("hook_lightning", ["torch", "lightning"], ["5 5 True"]),
-        ("hook_trainer", ["torch", "transformers", "accelerate"], ["5 5 True"]),
-        ("hook_accelerate", ["torch", "accelerate"], ["[0.0, 10.0, 20.0]"] + ["[30.0, 40.0, 50.0]"] * 2),
-        (
-            "hook_torchtitan",
-            ["torch", "torchtitan"],
-            [
-                f"[{row[:-1]}] [{row[1:]}]"
-                for row in ([10 * number + place for place in range(5)] for number in range(5))
-            ],
-        ),
-    ],
-)
-def test_a_framework_saves_and_resumes_a_stream(
-    name: str, libraries: list[str], lines: list[str], tmp_path: Path
-) -> None:
-    """A framework's own saving and resuming keeps the stream's place, in mid-pass, to the batch."""
-    need(*libraries)
-    done = run([name], tmp_path)
-    assert done.stdout.splitlines()[-len(lines) :] == lines, done.stderr

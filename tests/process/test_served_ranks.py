@@ -20,13 +20,30 @@ from stream_reference import Reference, stage_of, stream_config
 pytestmark = pytest.mark.usefixtures("forked_loaders")
 
 
-@pytest.mark.parametrize("lanes", [None, 1, 3])
-def test_ranks_in_processes_of_their_own_get_what_private_loaders_give(write_shards, serve, lanes):
-    """Four trainers at once, on lanes of their own, one lane, and lanes in common: ids, digests and dropped rows."""
+def taken_in_step(streams):
+    """What `result_of` says of trainers, of streams of this process that all take a batch, and then the next."""
+    ids = [[] for _ in streams]
+    while all(batches := [stream.next() for stream in streams]):
+        for rank, batch in enumerate(batches):
+            ids[rank].append(batch["id"].tolist())
+    assert batches == [None] * len(streams)
+    results = []
+    for rank, stream in enumerate(streams):
+        results.append({"ids": ids[rank], "digest": stream.order_digest, "dropped_rows": stream.dropped_rows})
+        stream.close()
+    return results
+
+
+@pytest.mark.parametrize(("lanes", "are_processes"), [(None, False), (1, True), (3, False)])
+def test_ranks_of_one_loader_get_what_private_loaders_give(write_shards, serve, join, lanes, are_processes):
+    """Four ranks, on lanes of their own, one lane, and lanes in common: ids, digests and dropped rows."""
     config = stream_config(stage_of(write_shards([101, 60, 83]), batch_size=5, buffer_rows=24), lanes=lanes)
     reference = Reference(config, lanes=lanes or 4)
     served = serve(config, "--ranks", "4")
-    results = [result_of(process) for process in [trainer(served.name, rank) for rank in range(4)]]
+    if are_processes:
+        results = [result_of(process) for process in [trainer(served.name, rank) for rank in range(4)]]
+    else:
+        results = taken_in_step([join(served.name, rank) for rank in range(4)])
     rounds = reference.num_batches() // 4
     for rank, result in enumerate(results):
         assert result["ids"] == [reference.ids(4 * k + rank) for k in range(rounds)]

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,14 +24,12 @@ from sample_nodes import Scale
 from shard_writer import ShardWriter
 from stream_reference import ID_ONLY, Reference, stage_of, stream_config
 
-torch = pytest.importorskip("torch")
-from torch.utils.data import DataLoader  # noqa: E402
+if TYPE_CHECKING:
+    from o41td.torch import BatchDataset
 
-from o41td.torch import BatchDataset, as_iterable_dataset  # noqa: E402
+pytestmark = pytest.mark.usefixtures("torch", "forked_loaders")
 
-pytestmark = pytest.mark.usefixtures("forked_loaders")
-
-Make = Callable[..., BatchDataset]
+Make = Callable[..., "BatchDataset"]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +41,8 @@ def paths(module_shards: ShardWriter) -> list[Path]:
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Makes datasets, which are closed behind the test."""
+    from o41td.torch import as_iterable_dataset
+
     with ExitStack() as stack:
 
         def made(source: BatchStreamConfig | BatchStream, *place: int, **keys: Any) -> BatchDataset:
@@ -72,12 +72,15 @@ def expected(config: BatchStreamConfig, numbers: Any, stage: int = 0, lanes: int
 
 def test_a_data_loader_gives_the_streams_batches(paths: list[Path], make: Make) -> None:
     """Each pass of a DataLoader gives every batch once, as tensors; the dataset's length is the number of batches."""
+    from torch import Tensor
+    from torch.utils.data import DataLoader
+
     config = config_of(paths)
     dataset = make(config)
     loader = DataLoader(dataset, batch_size=None)
     assert len(dataset) == len(loader) == 10
     assert ids(loader) == ids(loader) == expected(config, range(10))
-    assert isinstance(next(iter(loader))["id"], torch.Tensor)
+    assert isinstance(next(iter(loader))["id"], Tensor)
     assert len(dataset) == 10
 
 
@@ -188,9 +191,12 @@ def test_a_stage_without_an_end_has_no_length(paths: list[Path], make: Make) -> 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of os.fork beside threads, from Python 3.12 on
 def test_workers_of_a_data_loader_are_refused(paths: list[Path], make: Make) -> None:
     """With workers the first batch is an error that says what to do."""
+    from torch.utils.data import DataLoader
+
     loader = iter(DataLoader(make(config_of(paths)), batch_size=None, num_workers=1))
     with pytest.raises(ConfigError, match="Use num_workers=0"):
         next(loader)
+    loader._shutdown_workers()  # left to the collector of garbage, it waits 5 s for the worker
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital'")  # torchdata of a PyTorch newer than it
@@ -210,6 +216,7 @@ def test_a_stateful_data_loader_saves_and_resumes(paths: list[Path], make: Make)
 
 def test_ranks_are_those_of_the_process_group(paths: list[Path], make: Make) -> None:
     """Left out, rank and world size are the process group's, also where it was looked at before there was one."""
+    from torch import distributed
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     config = config_of(paths)
@@ -217,13 +224,13 @@ def test_ranks_are_those_of_the_process_group(paths: list[Path], make: Make) -> 
     assert len(early) == 10
     begun = make(config)
     assert len(ids(begun, 1)) == 1
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
     try:
         assert ids(early) == ids(late) == expected(config, range(1, 10, 2), lanes=2)
         with pytest.raises(ConfigError, match=r"given batches of rank 0 of 1, .* says rank 1 of 2"):
             iter(begun)
     finally:
-        torch.distributed.destroy_process_group()
+        distributed.destroy_process_group()
 
 
 def test_no_rank_is_guessed_under_torchrun(paths: list[Path], make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 For tests of what a stream gives, which open hundreds of loaders and assert nothing of how one starts. What runs is the
 coordinator's own `main`, with the arguments, descriptors, environment and folder that it would have been started with.
-Tests of starts, ends, memory, secrets, signals and faults, the kill matrix among them, start their loaders as users do,
-and with O41TD_TEST_LOADERS=started all tests do.
+Tests of starts, ends, memory, secrets, signals and faults start their loaders as users do, but for some of the kill
+matrix that are about something else; with O41TD_TEST_LOADERS=started all tests do.
 
 A nursery is a child of the tests' process with one thread. It forks a child that forks the coordinator and ends, while
 the tests' process is a subreaper: so the coordinator becomes its child, which it can wait for like any other.
@@ -25,8 +25,6 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
-
-import pytest
 
 from o41td.workers import supervisor
 from o41td.workers.forking import ForkedProcess, stay_single_threaded
@@ -111,9 +109,37 @@ def forked_loaders(nursery: Nursery | None) -> Iterator[None]:
             return started(module, arguments, ours, theirs, log)
         return ChildProcess(nursery.fork(arguments, theirs, log), ours)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "_started", forked)
+    supervisor._started = forked
+    try:
         yield
+    finally:
+        supervisor._started = started
+
+
+def fork_loaders_here() -> None:
+    """From now on has loaders forked off this process itself, a `python -c` that has one thread when it opens a stream.
+
+    For many forks of a process, of which each opens one stream: a nursery's loader would not be the fork's child.
+    """
+    if not _IS_WANTED:
+        return
+    started = supervisor._started
+    stay_single_threaded()
+    for module in _IMPORTS:
+        importlib.import_module(module)
+
+    def forked(
+        module: str, arguments: Sequence[str], ours: socket.socket, theirs: socket.socket, log: ChildLog
+    ) -> ChildProcess:
+        if module != _COORDINATOR:
+            return started(module, arguments, ours, theirs, log)
+        pid = os.fork()
+        if not pid:
+            request = {"arguments": arguments, "environment": dict(os.environ)}
+            _become_coordinator(request, [theirs.fileno(), log.descriptor, os.open(".", os.O_PATH)], after="-c")
+        return ChildProcess(ForkedProcess(pid), ours)
+
+    supervisor._started = forked
 
 
 def _python_settings() -> dict[str, str]:
@@ -147,7 +173,7 @@ def _serve(connection: socket.socket) -> None:
         if not between:
             pid = os.fork()
             if not pid:
-                _become_coordinator(json.loads(first + rest), descriptors)
+                _become_coordinator(json.loads(first + rest), descriptors, after=__file__)
             os.write(pid_write, pid.to_bytes(4, "big"))
             os._exit(0)
         os.waitpid(between, 0)
@@ -157,9 +183,11 @@ def _serve(connection: socket.socket) -> None:
         connection.sendall(answer)
 
 
-def _become_coordinator(request: dict, descriptors: list[int]) -> NoReturn:
+def _become_coordinator(request: dict, descriptors: list[int], *, after: str) -> NoReturn:
     exit_code = 1
     try:
+        sys.setprofile(None)  # those of a `FaultyHost`
+        threading.setprofile(None)
         theirs, log, folder = descriptors
         arguments = ["--socket", str(theirs), *request["arguments"]]
         os.fchdir(folder)
@@ -171,7 +199,7 @@ def _become_coordinator(request: dict, descriptors: list[int]) -> NoReturn:
                     os.close(int(name))
         os.environ.clear()
         os.environ.update(request["environment"])
-        show_arguments(__file__, ["-m", _COORDINATOR, *arguments])
+        show_arguments(after, ["-m", _COORDINATOR, *arguments])
         sys.argv = [_COORDINATOR, *arguments]
         from o41td.coordinator.__main__ import main
 

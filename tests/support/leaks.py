@@ -38,7 +38,7 @@ def descriptors() -> dict[int, str]:
 
 def shared_memory_names() -> set[str]:
     """The names in /dev/shm that say they are ours; other programs' are theirs, as nothing here has Python name any."""
-    return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith("o41td")}
+    return {name for name in os.listdir("/dev/shm") if name.startswith("o41td")}
 
 
 def all_pids() -> set[int]:

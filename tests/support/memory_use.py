@@ -18,7 +18,7 @@ from leaks import descendants_of
 from o41td.host_memory import own_bytes
 
 ROLES = ("trainer", "coordinator", "workers")
-_PAUSE_S = 0.01
+_PAUSE_S = 0.02  # a look takes nearly as long
 
 
 def loader_pids() -> dict[int, str]:

@@ -93,17 +93,6 @@ def test_any_export_keeps_the_memory(kind):
     del other
 
 
-def test_torch_tensors_keep_the_memory():
-    """A torch tensor made from a field, or a view of it, keeps the memory."""
-    torch = pytest.importorskip("torch")
-    pool = buffers()
-    tensor = torch.from_numpy(pool.acquire()["tokens"])[1:].view(-1)
-    shared = torch.from_dlpack(pool.acquire()["label"])
-    assert pool.num_free == 0
-    del tensor, shared
-    assert pool.num_free == 2
-
-
 def test_cycles_are_collected():
     """A batch in a reference cycle comes back with the cycle."""
     pool = buffers()

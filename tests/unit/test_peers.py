@@ -154,9 +154,9 @@ def test_tables_tell_medians_cuts_faults_and_refusals() -> None:
     assert table[-1] == "| o41td, 2 workers | 1.0 | 1.1 | 1,234 | each once |"
 
 
+@pytest.mark.usefixtures("torch")
 def test_loaders_by_hand_give_each_row_once(tmp_path: Path) -> None:
     """Batches of windows and rows out of a buffer, as a DataLoader is given them, are each row of shards once."""
-    pytest.importorskip("torch")
     pytest.importorskip("torchdata")
     from peers.adapters import torch_by_hand
 

@@ -63,12 +63,6 @@ def test_fields_are_exported_by_dlpack() -> None:
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def torch() -> Any:
-    """PyTorch; the test is skipped where it is not installed."""
-    return pytest.importorskip("torch")
-
-
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_torch_tensors_share_the_batchs_memory(torch: Any, device: str | None) -> None:
     """On the CPU tensors have the fields' values, dtypes and addresses; the memory comes back with the last of them."""
@@ -92,6 +86,16 @@ def test_torch_tensors_share_the_batchs_memory(torch: Any, device: str | None) -
     assert kept.tolist() == [2.0, 3.0, 4.0, 5.0]
     del kept
     assert pool.num_free == 1
+
+
+def test_torch_tensors_of_fields_keep_the_memory(torch: Any) -> None:
+    """A tensor that torch makes of a field, by NumPy or by DLPack, or a view of it, keeps the memory."""
+    pool = pool_of()
+    tensor = torch.from_numpy(pool.acquire()["tokens"])[1:].view(-1)
+    shared = torch.from_dlpack(pool.acquire()["score"])
+    assert pool.num_free == 0
+    del tensor, shared
+    assert pool.num_free == 2
 
 
 def test_torch_tensors_of_another_device_are_asked_of_torch(torch: Any) -> None:

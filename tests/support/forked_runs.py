@@ -1,0 +1,85 @@
+"""Python programs that run as forks of one process which has imported what they need.
+
+Importing PyTorch takes 2.5 s of CPU, and what its first optimizer imports as much again: a dozen processes that train
+would spend their time on that alone. What a fork runs, and how it ends, is as `python PROGRAM` does.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from o41td.workers.forking import stay_single_threaded
+
+__all__ = ["Program", "forked_runs"]
+
+
+class Program(NamedTuple):
+    """Arguments that `python` would get, a file or `-m` and a module first, and what to add to the environment."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str] = {}
+
+
+def forked_runs(
+    imports: Sequence[str], programs: Sequence[Program], folder: Path, timeout_s: float = 300
+) -> list[subprocess.CompletedProcess[str]]:
+    """Runs programs one after the other; returns how each ended, and what it and its children wrote.
+
+    Args:
+        imports: The modules to import first.
+        programs: What to run.
+        folder: Where they run.
+        timeout_s: How long all of them may take together.
+    """
+    request = json.dumps([imports, programs])
+    done = subprocess.run(
+        [sys.executable, "-P", __file__, request], cwd=folder, capture_output=True, text=True, timeout=timeout_s
+    )
+    assert done.returncode == 0, done.stderr
+    ended = zip(programs, json.loads(done.stdout))
+    return [subprocess.CompletedProcess(program.arguments, *how) for program, how in ended]
+
+
+def _serve(imports: list[str], programs: list[tuple[list[str], dict[str, str]]]) -> None:
+    stay_single_threaded()
+    os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it
+    for module in imports:
+        importlib.import_module(module)
+    gc.freeze()
+    runs = []
+    for arguments, environment in programs:
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            pid = os.fork()
+            if not pid:
+                os.dup2(output.fileno(), 1)
+                os.dup2(errors.fileno(), 2)
+                os.environ.update(environment)
+                return _run(*arguments)
+            exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            runs.append((exit_code, *(file.seek(0) or file.read() for file in (output, errors))))
+    print(json.dumps(runs))
+    return None
+
+
+def _run(program: str, *arguments: str) -> None:
+    if program == "-m":
+        program, *arguments = arguments
+        sys.argv = [program, *arguments]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [program, *arguments]
+        runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    _serve(*json.loads(sys.argv[1]))
