@@ -52,7 +52,8 @@ def huge_row_groups(folder: Path) -> BatchStreamConfig:
     Each is one worker's: what follows in a row group that is begun waits for the worker that has it.
     """
     paths = [folder / "a.parquet", folder / "b.parquet"]
-    pq.write_table(lists_of(1024, 4096, chunks=64), paths[0], row_group_size=1 << 20)
+    table = lists_of(1024, 4096, chunks=64)
+    pq.write_table(table, paths[0], row_group_size=1 << 20, use_dictionary=False, compression="lz4")  # quickly
     shutil.copy(*paths)
     field = ProjectedField(name="x", dtype="i32", length=4096)
     sources = [file_source([path]) for path in paths]
