@@ -5,9 +5,9 @@ decoded values are in the cache then, and nothing is copied once more. What has 
 in, values checked one by one) is done beside the slot first.
 
 Rows are moved in one of two ways: each put where it goes, or the row of each place taken from where it is. Taking is
-faster for what is small (measured here, in ns: a 4-byte scalar 1.1 for 2.4, 16 floats 4 to 6 for 15 to 49, 2 KiB 290 to
-570 for 430 to 700; nothing is gained from 8 KiB on), but it must be known which row goes to a place, and places must
-be taken one behind the other.
+faster for what is small (measured here, in ns: a 4-byte value 1.1 for 2.4, 16 floats 4 to 6 for 15 to 49, 2 KiB 290 to
+570 for 430 to 700), but not for single values of 8 bytes (9 for 6, where other fields go through the cache as well), nor
+for rows of 8 KiB. It must be known which row goes to a place, and places must be taken one behind the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 __all__ = ["TAKEN_ROW_BYTES", "Placement", "SlotRows"]
 
 TAKEN_ROW_BYTES = 2048
-"""Rows of a field up to this size are taken rather than put."""
+"""Rows of several values up to this size are taken rather than put."""
+_TAKEN_ITEM_BYTES = 4
+"""And so are single values up to this one."""
 
 IntArray = NDArray[np.int64]
 
@@ -126,15 +128,13 @@ class SlotRows:
             self.array[self.placement.places] = values
 
     def _can_take(self, values: Any) -> bool:
-        """Whether values are rows of the field's own dtype and shape, and small."""
+        """Whether values are rows of the field's own dtype and shape, and better taken than put."""
         array = self.array
-        return (
-            isinstance(values, np.ndarray)
-            and values.dtype == array.dtype
-            and values.shape[1:] == array.shape[1:]
-            and array.itemsize * prod(array.shape[1:]) <= TAKEN_ROW_BYTES
-            and array.flags.c_contiguous
-        )
+        if not (isinstance(values, np.ndarray) and values.dtype == array.dtype and values.shape[1:] == array.shape[1:]):
+            return False
+        if array.ndim == 1:
+            return array.itemsize <= _TAKEN_ITEM_BYTES
+        return array.itemsize * prod(array.shape[1:]) <= TAKEN_ROW_BYTES and array.flags.c_contiguous
 
     @contextmanager
     def side_by_side(self) -> Iterator[NDArray[Any]]:
