@@ -6,7 +6,7 @@ in, values checked one by one) is done beside the slot first.
 
 Rows are moved in one of two ways: each put where it goes, or the row of each place taken from where it is. Taking is
 faster for what is small (measured here, in ns: a 4-byte value 1.1 for 2.4, 16 floats 4 to 6 for 15 to 49, 2 KiB 290 to
-570 for 430 to 700), but not for single values of 8 bytes (9 for 6, where other fields go through the cache as well), nor
+570 for 430 to 700), but not for single values of 8 bytes (9 for 6, as other fields go through the cache as well), nor
 for rows of 8 KiB. It must be known which row goes to a place, and places must be taken one behind the other.
 """
 
