@@ -67,11 +67,10 @@ _UNUSUAL = {
 }
 
 
-# Ways to be gone at once that differ in the exit code alone, and the phases in which SIGKILL stands for them: another
-#  worker costs a fork, unless its stream is closed, another coordinator or trainer a loader.
+# Ways to be gone at once that differ in the exit code alone, and the phases in which SIGKILL stands for them.
 _GONE_AT_ONCE = ("SIGSEGV", "exit 0", "exit 1")
 _ALIKE_IN = {
-    "worker": ("stopping",),
+    "worker": ("slot begun", "slot committed", "idle", "stopping"),
     "coordinator": ("fetching", "slot committed", "idle", "stopping"),
     "trainer": ("starting", "slot begun", "slot committed", "idle", "stopping"),
 }
