@@ -47,13 +47,12 @@ def wide_rows(folder: Path) -> BatchStreamConfig:
 
 
 def huge_row_groups(folder: Path) -> BatchStreamConfig:
-    """L19: row groups of 1 GiB of values, twice that decoded whole (2 GB would take no more), in two sources.
+    """L19: row groups of 512 MiB of values, twice that decoded whole (1 GiB would take no more), in two sources.
 
     Each is one worker's: what follows in a row group that is begun waits for the worker that has it.
     """
     paths = [folder / "a.parquet", folder / "b.parquet"]
-    table = lists_of(1024, 4096, chunks=64)
-    pq.write_table(table, paths[0], row_group_size=1 << 20, use_dictionary=False, compression="lz4")  # quickly
+    pq.write_table(lists_of(1024, 4096, chunks=32), paths[0], row_group_size=1 << 20)
     shutil.copy(*paths)
     field = ProjectedField(name="x", dtype="i32", length=4096)
     sources = [file_source([path]) for path in paths]
