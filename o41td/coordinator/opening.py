@@ -33,9 +33,8 @@ __all__ = ["IndexReading"]
 _MAX_ERRORS_TOLD = 5
 _NUM_SAMPLES = 4
 _LOOK_UPS_TOLD = 1024
-_FIELDS_ARE_GIVEN: list[
-    Any
-] = []  # what the cache of some fields keeps of a shard of records, whose count is for any fields
+# What the cache of some fields keeps of a shard of records, whose count is for any fields.
+_FIELDS_ARE_GIVEN: list[Any] = []
 _SAVE_EVERY_BYTES = 1 << 30
 
 

@@ -74,9 +74,3 @@ class LeavingOrder:
         keys.sort()
         keys &= np.uint64((1 << row_bits) - 1)
         return keys.view(np.int64)
-
-    def places(self, num_rows: int) -> npt.NDArray[np.int64]:
-        """Return how many of the stretch's ``num_rows`` rows leave before each of them: ``[num_rows] int64``."""
-        places = np.empty(num_rows, np.int64)
-        places[self.rows(num_rows)] = np.arange(num_rows)
-        return places

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from o41td.order import StageOrder, lanes_of_rank, rank_batches, row_digests, total_digest
+from o41td.workers.slot_rows import Placement
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -417,7 +418,8 @@ def test_a_stretch_leaves_in_the_order_of_its_keys(buffer_rows):
         expected = sorted(stretch, key=lambda p: ((p << 20) + (((model_hash(key, p) >> 32) * buffer_rows) >> 12), p))
         leaving = order.leaving_order(0, 0, epoch * 300 + first)
         assert leaving.rows(num_rows).tolist() == [p - first for p in expected]
-        assert [expected[place] for place in leaving.places(num_rows).tolist()] == list(stretch)
+        places = Placement(order=leaving.rows(num_rows)).places
+        assert [expected[place] for place in places.tolist()] == list(stretch)
 
 
 def test_without_a_shuffle_rows_keep_the_order_of_the_line():

@@ -17,6 +17,7 @@ from o41td.workers.block_cache_folder import CacheFolder
 from o41td.workers.block_decoder import BlockDecoder
 from o41td.workers.messages import BlockFailed, DecodeBlock
 from o41td.workers.piece import Piece, SourceFormat
+from o41td.workers.slot_rows import Placement
 
 
 class CachedBlocks:
@@ -82,7 +83,7 @@ class CachedBlocks:
         good = np.setdiff1d(np.arange(row), [each for rows, _error in bad for each in rows])
         assert isinstance(done, BlockFailed) == (not len(good))
         if leaving is not None:
-            good = np.sort(LeavingOrder(*leaving).places(row)[good])
+            good = np.sort(Placement(order=LeavingOrder(*leaving).rows(row)).places[good])
         return {name: [value.tobytes() for value in values[good]] for name, values in self._slot.items()}, bad
 
     def is_kept(self, unit: int, start: int, stop: int) -> bool:
