@@ -1,4 +1,4 @@
-"""Batches are copied out of the arena here, by one of two threads of the training process.
+"""Batches are copied out of the arena, or lent, here: by one of two threads of the training process.
 
 The gatherer's thread does it ahead of a loop that is busy with the batch before. A loop that comes back at once gains
 nothing by that: it would wait for the thread, and to wake a thread costs as much as to copy a small batch. So a loop
@@ -23,12 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.batch_buffers import BatchBuffers
+from o41td.lent_batches import LentBatches
 
 __all__ = ["AnnouncedBatch", "AssembledBatch", "Assembler"]
 
 _QUICK_STEP_S = 1e-4
 _SMALL_BATCH_BYTES = 1 << 20
 _LOOK_AGAIN_S = 1e-4
+_HANDED_OUT_BEFORE_WORD = 2
 
 GIVE_UP_ON_LOOP_S = 5e-3
 """The thread takes over from a quick loop that stays away for so long."""
@@ -36,7 +38,7 @@ GIVE_UP_ON_LOOP_S = 5e-3
 
 @dataclass(slots=True)
 class AssembledBatch:
-    """A batch that owns its memory.
+    """A batch whose memory is its own, for as long as anybody holds it.
 
     `serve` is the request that it answers, `ordinal` its number since the place that was asked for, `number` its number
     in the stage, `digest` its share of the order digest.
@@ -85,6 +87,7 @@ class Assembler:
         self.num_assembled = 0  # since the place that is served
         self.handed_out = -1  # ordinal of the last batch that the loop was given
         self.is_release_due = False
+        self.lent_release: int | None = None  # ordinal of a lent batch of which the coordinator wants to hear
         self.is_loop_inside = False  # in `BatchFeed.take`
         self.gather_ahead_s = 0.0  # time that the thread has spent at it
         self.gather_now_s = 0.0  # and the loop
@@ -96,7 +99,8 @@ class Assembler:
         self._prefetch = prefetch_batches
         self._regions: Mapping[str, NDArray[Any]] = {}
         self._is_lost: Callable[[], bool] | None = None
-        self._batch_bytes = 0  # of the last one
+        self._lent: LentBatches | None = None
+        self._copied_bytes = 0  # of the last batch
 
     # ---- the loop's visits -------------------------------------------------------------------------------------------
 
@@ -118,9 +122,24 @@ class Assembler:
         loop's hands not counted.
         """
         if self._is_loop_quick:
-            return self.is_release_due
+            return False
         ahead = len(self.ready) - 1
-        return ahead <= 0 or self._batch_bytes > _SMALL_BATCH_BYTES or 2 * ahead < self._prefetch
+        return ahead <= 0 or self._copied_bytes > _SMALL_BATCH_BYTES or 2 * ahead < self._prefetch
+
+    def is_word_due(self, *, is_awaited: bool) -> bool:
+        """Whether the coordinator shall hear of what is assembled, of which it asked to.
+
+        While a batch that was lent is in the loop's hands, the word frees nothing. Two batches later it is mostly gone,
+        and one word does for both; a loop that waits for a batch does not wait for that.
+        """
+        if self.is_release_due or self.lent_release is None:
+            return self.is_release_due
+        return is_awaited or self.handed_out >= self.lent_release + _HANDED_OUT_BEFORE_WORD
+
+    def note_word(self) -> None:
+        """The coordinator is about to hear of what is assembled."""
+        self.is_release_due = False
+        self.lent_release = None
 
     # ---- who ---------------------------------------------------------------------------------------------------------
 
@@ -146,10 +165,17 @@ class Assembler:
 
     # ---- the thread alone --------------------------------------------------------------------------------------------
 
-    def begin(self, *, regions: Mapping[str, NDArray[Any]], is_lost: Callable[[], bool] | None = None) -> None:
+    def begin(
+        self,
+        *,
+        regions: Mapping[str, NDArray[Any]],
+        is_lost: Callable[[], bool] | None = None,
+        lent: LentBatches | None = None,
+    ) -> None:
         """What is announced from now on lies in `regions`; what was announced before is forgotten.
 
         `is_lost` tells, once a batch is copied, whether its rows may have been overwritten meanwhile (None: never).
+        `lent` lends batches out of the regions, where it may.
         Blocks: while the loop copies a batch. Called by: the gatherer's thread, as are all below.
         """
         while not self._enter_as_thread():
@@ -157,11 +183,12 @@ class Assembler:
         self.announced.clear()
         self._regions = regions
         self._is_lost = is_lost
+        self._lent = lent
         self._is_thread_at_it = False
 
     def begin_serve(self) -> None:
         """Another place is served: as `begin`, and counts anew."""
-        self.begin(regions=self._regions, is_lost=self._is_lost)
+        self.begin(regions=self._regions, is_lost=self._is_lost, lent=self._lent)
         self.num_assembled = 0
 
     def _enter_as_thread(self) -> bool:
@@ -183,7 +210,7 @@ class Assembler:
         self.gather_ahead_s += time.perf_counter() - began_s
         # Two small batches for one waking.
         is_last = not self.announced or not self.has_room
-        return is_last or len(self.ready) > 1 or self._batch_bytes > _SMALL_BATCH_BYTES
+        return is_last or len(self.ready) > 1 or self._copied_bytes > _SMALL_BATCH_BYTES
 
     # ---- the loop alone ----------------------------------------------------------------------------------------------
 
@@ -208,9 +235,31 @@ class Assembler:
         if announced.ordinal <= self._last_assembled(announced.serve):
             self._pass_over_assembled()
             return
+        arrays = self._arrays_of(announced)
+        if self._is_lost is not None and self._is_lost():
+            return
+        self.ready.append(
+            AssembledBatch(
+                announced.serve,
+                announced.ordinal,
+                arrays,
+                announced.num_rows,
+                announced.stage,
+                announced.number,
+                announced.digest,
+            )
+        )
+        self._pass_over(announced)
+
+    def _arrays_of(self, announced: AnnouncedBatch) -> dict[str, NDArray[Any]]:
         rows, num_rows = announced.rows, announced.num_rows
+        if self._lent is not None and isinstance(rows, slice):
+            lent = self._lent.lend(announced.stage, rows.start, num_rows)
+            if lent is not None:
+                self._copied_bytes = 0
+                return lent
         buffers = self._buffers(announced.stage)
-        self._batch_bytes = buffers.buffer_bytes
+        self._copied_bytes = buffers.buffer_bytes
         arrays = buffers.acquire()
         if num_rows < buffers.batch_size:
             arrays = {name: array[:num_rows] for name, array in arrays.items()}
@@ -222,20 +271,7 @@ class Assembler:
             for name, array in arrays.items():
                 # "clip" writes into `out` directly; the default mode would go through a buffer of its own.
                 regions[name].take(rows, 0, array, "clip")
-        if self._is_lost is not None and self._is_lost():
-            return
-        self.ready.append(
-            AssembledBatch(
-                announced.serve,
-                announced.ordinal,
-                arrays,
-                num_rows,
-                announced.stage,
-                announced.number,
-                announced.digest,
-            )
-        )
-        self._pass_over(announced)
+        return arrays
 
     def _pass_over_assembled(self) -> None:
         """Takes from `announced` what is in `ready`, or was and is handed out."""
@@ -248,9 +284,12 @@ class Assembler:
 
     def _pass_over(self, head: AnnouncedBatch) -> None:
         """Takes the head of `announced`, which is assembled."""
-        if head.release:
-            self.is_release_due = True
         self.num_assembled = head.ordinal + 1
+        # Behind the count: whoever lowers these tells of what is counted by then.
+        if head.release and self._copied_bytes:
+            self.is_release_due = True
+        elif head.release:
+            self.lent_release = head.ordinal
         self.announced.popleft()
 
     def _last_assembled(self, serve: int) -> int:

@@ -3,25 +3,10 @@
 A batch handed to the user owns its memory: it may be written to, kept for ever, exported to torch, sliced. The memory
 is used for a later batch only when nothing can reach it any more. Fresh pages cost many times more than reused ones.
 
-How "nothing can reach it" is known: each `acquire` wraps the pooled mapping in a new `_Loan`, an object of ours that
-NumPy takes as the owner of the memory through `__array_interface__`. One byte array is made over it, and every field
-over that. NumPy collapses chains of `.base` among arrays (a view of a view refers to the first array), but never past
-an object that is not an array, so whatever is made from a field (views, memoryviews, dlpack capsules, torch tensors,
-pickle buffers) holds, directly or not, the byte array, and this the loan. When the last of them goes, in whichever
-thread, a weak reference to the loan tells the pool, which takes the mapping back when it next needs one. Counting
-references (`sys.getrefcount`) instead would see only views that hold the counted object itself, and its meaning changes
-between CPython 3.12, 3.14 and free-threaded builds.
-
-No line of Python runs where a batch is dropped: what the weak reference calls is `deque.append`. The loop's thread
-drops most batches, and a Ctrl-C that arrives while a `__del__` or a callback in Python runs is printed and forgotten.
-
-```
- field ──► byte array ──► _Loan ──► mapping          after the last reference: mapping ──► BatchBuffers
- view of field ──▲                                    (or unmapped, where enough are free, or the pool is closed)
-```
+What tells that nothing can reach it is a `Loan`: the last reference to it gives the mapping back to its pool, or
+unmaps it where enough are free, or the pool is closed.
 """
 
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from math import prod
@@ -32,6 +17,7 @@ from numpy.typing import NDArray
 
 from o41td.fields import DTYPES
 from o41td.job import StreamJob
+from o41td.loans import Interface, Loan, Loans, interface_of
 from o41td.shm.layout import CACHE_LINE_BYTES, round_up
 from o41td.shm.pages import address_of, map_private
 
@@ -41,8 +27,7 @@ __all__ = ["BatchBuffers", "StageBuffers"]
 class BatchBuffers:
     """Recycled, writable memory for batches of one stage.
 
-    `acquire` and the dropping of batches may happen in any threads at once. Nothing here locks: a garbage collection
-    may drop a batch in the middle of any line of ours, and a lock held there would be waited for by its own thread.
+    `acquire` and the dropping of batches may happen in any threads at once.
 
     Args:
         fields: (name, NumPy dtype, shape of one row) of each field, as for `plan_arena`.
@@ -65,8 +50,7 @@ class BatchBuffers:
         self.num_mapped = 0
         # A deque that is full drops its oldest item, the coldest: the limit holds without a lock.
         self._free: deque[_Memory] = deque(maxlen=limit)
-        self._out: dict[weakref.ref[_Loan], _Memory] = {}
-        self._ended: deque[weakref.ref[_Loan]] = deque()
+        self._loans: Loans[_Memory] = Loans()
 
     @property
     def num_free(self) -> int:
@@ -89,43 +73,28 @@ class BatchBuffers:
         except IndexError:
             memory = _mapped(self.buffer_bytes)
             self.num_mapped += 1
-        loan = _Loan(memory)
-        self._out[weakref.ref(loan, self._ended.append)] = memory
+        loan = Loan(*memory)
+        self._loans.note(loan, memory)
         whole = np.asarray(loan)
         return {name: np.ndarray(shape, dtype, whole, offset) for name, shape, dtype, offset in self._plan}
 
     def close(self) -> None:
         """Unmaps what is free; batches still out are unmapped when dropped. Idempotent."""
-        self._out.clear()  # and with it the weak references: from now on a loan alone holds its memory
-        self._ended.clear()
+        self._loans.forget()
         self._free.clear()
 
     def _take_back(self) -> None:
         """Frees the buffers whose loans have ended."""
-        while self._ended:
-            memory = self._out.pop(self._ended.popleft(), None)
-            if memory is not None:  # else closed meanwhile
-                self._free.append(memory)
+        self._free.extend(self._loans.returned())
 
 
-_Memory = tuple[NDArray[np.uint8], dict[str, Any]]
-"""A mapping, and how it describes itself to NumPy (kept, as asking for it takes longer than all the rest)."""
+_Memory = tuple[NDArray[np.uint8], Interface]
+"""A mapping, and how it describes itself to NumPy."""
 
 
 def _mapped(num_bytes: int) -> _Memory:
     array = map_private(num_bytes)
-    interface = {"version": 3, "shape": (num_bytes,), "typestr": "|u1", "data": (address_of(array), False)}
-    return array, interface
-
-
-class _Loan:
-    """The owner of one batch's memory in NumPy's eyes."""
-
-    __slots__ = ("__array_interface__", "__weakref__", "_memory")
-
-    def __init__(self, memory: _Memory) -> None:
-        self._memory = memory
-        self.__array_interface__ = memory[1]
+    return array, interface_of(address_of(array), num_bytes)
 
 
 class StageBuffers:

@@ -1,4 +1,4 @@
-"""The gatherer: a thread of the training process that talks to the coordinator and has batches copied out of the arena.
+"""The gatherer: a thread of the training process that talks to the coordinator and has batches assembled.
 
 It alone touches the coordinator's channel. What it and the stream's thread tell each other are single attributes, each
 written by one of the two, and deques; two doorbells end sleeps. There are no locks: the stream's thread may be
@@ -30,6 +30,7 @@ from o41td.error_records import error_from_record
 from o41td.errors import CoordinatorError, O41Error
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.joining import JoinedLoader
+from o41td.lent_batches import LentBatches
 from o41td.service import Loader
 from o41td.stream_log import StreamLog
 from o41td.workers.channel import ChannelClosed
@@ -38,8 +39,10 @@ from o41td.workers.messages import (
     BatchesReady,
     LoaderFailed,
     LoaderNotice,
+    MayHoldSlots,
     Message,
     ServeFrom,
+    SlotsHeld,
     StatsReply,
     StatsRequest,
     StreamEnded,
@@ -132,6 +135,7 @@ class Gatherer:
         self._heard_s = self._acknowledged_s = time.monotonic()
         self._deaths_without_progress = 0
         self._assembled_at_death = 0
+        self._lent: LentBatches | None = None
         self._assemble_from(loader)
 
     def run(self) -> None:
@@ -163,11 +167,19 @@ class Gatherer:
         finally:
             stop.set()
             populating.join()
-            self.assembler.begin(regions={})
-            self.loader.end()
+            self._end_loader()
             self.has_ended = True
             self.arrived.ring()
             self.gone.ring()
+
+    def _end_loader(self) -> str:
+        """Ends it, and keeps of its arena what batches hold; returns its last words."""
+        self.assembler.begin(regions={})
+        lent, self._lent = self._lent, None
+        words = self.loader.end()
+        if lent is not None:
+            lent.retire()
+        return words
 
     def _is_closing(self) -> bool:
         return self.closing  # which the other thread may have set since the last look
@@ -194,7 +206,7 @@ class Gatherer:
             if self._acknowledged < self._gathered:
                 self._acknowledge()
             self.loader.channel.send(StatsRequest(self._stats_asked))
-        if self.assembler.is_release_due:
+        if self._is_word_due:
             self._acknowledge()
         assembler = self.assembler
         if assembler.announced and assembler.has_room:
@@ -227,7 +239,13 @@ class Gatherer:
     @property
     def is_wanted(self) -> bool:
         """Whether it is worth waking the gatherer, which costs about as much as gathering a small batch."""
-        return self.assembler.is_thread_wanted or self.assembler.is_release_due
+        return self.assembler.is_thread_wanted or self._is_word_due
+
+    @property
+    def _is_word_due(self) -> bool:
+        """Whether the coordinator waits for word of batches, or of a slot."""
+        is_slot_back = self._lent is not None and self._lent.is_return_due
+        return is_slot_back or self.assembler.is_word_due(is_awaited=self.is_awaited)
 
     @property
     def is_word_overdue(self) -> bool:
@@ -250,6 +268,7 @@ class Gatherer:
         place = self._place
         assert place is not None
         self._is_told = True
+        self._tell_held()
         self.loader.channel.send(
             ServeFrom(
                 generation=self._generation,
@@ -262,11 +281,12 @@ class Gatherer:
         )
 
     def _acknowledge(self) -> None:
-        self.assembler.is_release_due = False
+        self.assembler.note_word()
         self._acknowledged = self._gathered
         self._acknowledged_s = time.monotonic()
         outcome = self.outcome
         dropped_rows = outcome[1] if outcome is not None and isinstance(outcome[1], int) else 0
+        self._tell_held()  # of all that are counted, and perhaps of later ones
         self.loader.channel.send(
             BatchesGathered(
                 generation=self._generation,
@@ -279,6 +299,16 @@ class Gatherer:
             )
         )
 
+    def _tell_held(self) -> None:
+        """Tells the coordinator in which slots batches lie that were lent, where that has changed."""
+        lent = self._lent
+        if lent is None:
+            return
+        held = lent.held_slots()
+        if held != lent.told:
+            lent.told = held
+            self.loader.channel.send(SlotsHeld(sorted(held)))
+
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
     def _sleep_or_receive(self) -> None:
@@ -288,7 +318,7 @@ class Gatherer:
         is_needed = bool(self.requested) or self.closing or self.stats_wanted > self._stats_asked
         assembler = self.assembler
         has_work = bool(assembler.announced) and assembler.has_room
-        if is_needed or assembler.is_release_due or (has_work and not assembler.is_left_to_loop):
+        if is_needed or self._is_word_due or (has_work and not assembler.is_left_to_loop):
             self.is_asleep = False
             return
         channel = self.loader.channel
@@ -328,6 +358,9 @@ class Gatherer:
             case StreamFailed():
                 if message.generation == self._generation:
                     self._announced_outcome = error_from_record(message.error)
+            case MayHoldSlots():
+                if self._lent is not None:
+                    self._lent.most_slots = message.of_stages
             case LoaderNotice():
                 self._log.log(logging.WARNING if message.is_warning else logging.INFO, "%s", message.text)
             case LoaderFailed():
@@ -363,9 +396,8 @@ class Gatherer:
         """
         self._forgive_deaths_after_progress()
         self._deaths_without_progress += 1
-        self.assembler.begin(regions={})
+        words = self._end_loader()
         self._assembled_at_death = self.assembler.num_assembled
-        words = self.loader.end()
         if self._deaths_without_progress > self.loader.max_deaths_without_progress:
             often = "twice" if self._deaths_without_progress == 2 else f"{self._deaths_without_progress} times"
             raise CoordinatorError(f"the loader's coordinator died {often} without progress", log_tail=words)
@@ -390,4 +422,8 @@ class Gatherer:
 
     def _assemble_from(self, loader: AnyLoader) -> None:
         regions = {region.name: loader.arena.region(region.name) for region in loader.layout.fields}
-        self.assembler.begin(regions=regions, is_lost=None if isinstance(loader, Loader) else lambda: loader.is_lost)
+        if isinstance(loader, Loader):
+            self._lent = LentBatches(loader.arena)
+            self.assembler.begin(regions=regions, lent=self._lent)
+        else:
+            self.assembler.begin(regions=regions, is_lost=lambda: loader.is_lost)

@@ -121,7 +121,7 @@ def start_loader(
         descriptor = process.channel.take_descriptor()
         try:
             layout = ArenaLayout.from_record(opened.layout)
-            arena = map_arena(descriptor, layout, writable=False)
+            arena = map_arena(descriptor, layout, writable=True)  # batches are lent out of it
         finally:
             os.close(descriptor)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Pages of memory: private ones for batches, and making pages present ahead of use.
+"""Pages of memory: private ones for batches, making pages present ahead of use, and letting shared ones go.
 
 The first touch of a page costs far more than every later one (fault, zeroing, page table). `populate_pages` pays it
 ahead, in one call for many pages, while other threads run.
@@ -11,16 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["address_of", "map_private", "populate_pages"]
+__all__ = ["address_of", "make_private", "map_private", "populate_pages", "remove_pages"]
 
-# Of <linux/mman.h>, Linux 5.14. Python's mmap module does not name them.
+# Of <linux/mman.h>; the latter two since Linux 5.14. Python's mmap module does not name them.
+_MADV_REMOVE = 9
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 
 # Not mmap.madvise: it keeps the GIL, so populating would stop the training thread. A ctypes call releases it.
-_madvise = ctypes.CDLL(None, use_errno=True).madvise
+_libc = ctypes.CDLL(None, use_errno=True)
+_madvise = _libc.madvise
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _madvise.restype = ctypes.c_int
+_mmap = _libc.mmap  # Python's mmap cannot map over what is mapped
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_mmap.restype = ctypes.c_void_p
+_MAP_FIXED = 0x10
 
 
 def address_of(array: NDArray[Any]) -> int:
@@ -66,3 +72,25 @@ def map_private(num_bytes: int) -> NDArray[np.uint8]:
     array = np.frombuffer(memory, dtype=np.uint8)
     populate_pages(address_of(array), num_bytes, write=True)
     return array
+
+
+def remove_pages(address: int, num_bytes: int) -> None:
+    """Gives back the memory of the whole pages in `[address, address + num_bytes)` of a shared, writable mapping.
+
+    In every process that maps them they read as zeroes from now on. A page that is only in part in the range stays.
+    """
+    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (address + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
+    if length > 0:
+        _madvise(start, length, _MADV_REMOVE)  # memory that cannot be had back stays until it is unmapped
+
+
+def make_private(address: int, num_bytes: int) -> None:
+    """Puts fresh, zeroed pages of this process alone in the place of those at `address`, which starts a page.
+
+    Raises:
+        OSError: The kernel has no room for one more mapping.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    if _mmap(address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != address:
+        raise OSError(ctypes.get_errno(), "pages of a forked child cannot be made its own")

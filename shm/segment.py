@@ -128,8 +128,9 @@ def create_segment(total_bytes: int, *, prefer: SegmentKind = "shm") -> Segment:
 class MappedArena:
     """This process's mapping of the arena.
 
-    Workers map it writable and fill the slots they were told to fill; a consumer maps it read-only. The mapping
-    survives the descriptor and the processes that made it.
+    Workers map it writable and fill the slots they were told to fill. A consumer maps it writable if batches may be
+    lent to it, and read-only where others take batches out of the same arena. The mapping survives the descriptor and
+    the processes that made it.
 
     Args:
         mapping: The mapping, owned from here on.
@@ -159,6 +160,11 @@ class MappedArena:
         """
         assert self._mapping is not None, "the arena is closed"
         return self._regions[name]
+
+    def bytes(self) -> NDArray[np.uint8]:
+        """Returns the whole arena, `[layout.total_bytes] uint8`: a view, as those of `region`."""
+        assert self._base is not None, "the arena is closed"
+        return self._base
 
     def populate(self, stop: threading.Event | None = None, *, first_slot: int = 0, end_slot: int | None = None) -> int:
         """Makes the pages of slots `[first_slot, end_slot)` present in this process, lowest slot first.

@@ -36,6 +36,7 @@ __all__ = [
     "LoaderNotice",
     "LoaderOpened",
     "LoaderPlanned",
+    "MayHoldSlots",
     "Message",
     "OpenLoader",
     "OpenProgress",
@@ -45,6 +46,7 @@ __all__ = [
     "ResolveSource",
     "ResultsUsed",
     "ServeFrom",
+    "SlotsHeld",
     "SourceResolved",
     "StatsReply",
     "StatsRequest",
@@ -346,6 +348,15 @@ class BatchesGathered(NamedTuple):
     dropped_rows: int
 
 
+class SlotsHeld(NamedTuple):
+    """Slots in which batches lie that were lent: those of before are not held any more. Of a private loader alone.
+
+    It goes before the `BatchesGathered` or `ServeFrom` from which on nothing else would keep their rows there.
+    """
+
+    slots: list[int]
+
+
 class StatsRequest(NamedTuple):
     """Ask for `StatsReply`."""
 
@@ -412,6 +423,12 @@ class BatchesReady(NamedTuple):
     rows: bytes
 
 
+class MayHoldSlots(NamedTuple):
+    """In how many slots batches may lie that are lent, at once, for each stage. Of a private loader alone."""
+
+    of_stages: list[int]
+
+
 class StreamEnded(NamedTuple):
     """Behind the batches sent so far the stage is over; `dropped_rows` is this rank's share of the rows left out."""
 
@@ -462,6 +479,7 @@ Message = (
     | JoinLoader
     | ServeFrom
     | BatchesGathered
+    | SlotsHeld
     | StatsRequest
     | LoaderJoined
     | OpenProgress
@@ -469,6 +487,7 @@ Message = (
     | LoaderPlanned
     | LoaderFailed
     | BatchesReady
+    | MayHoldSlots
     | StreamEnded
     | StreamFailed
     | LoaderNotice
@@ -514,6 +533,8 @@ MESSAGE_TYPES: tuple[type[Message], ...] = (
     StorageUsed,
     OpenLoader,
     LoaderPlanned,
+    MayHoldSlots,
+    SlotsHeld,
 )
 PROTOCOL = f"{crc32(repr([(kind.__name__, kind._fields) for kind in CONSUMER_TYPES]).encode()):08x}"
 """Tells these messages from another version's: a checksum of all fields, so that nobody has to keep count."""

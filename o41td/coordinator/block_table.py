@@ -76,7 +76,7 @@ class Block:
     `claims` counts the plans that may still need rows of it, `kills` the workers that died on it. A refused block has
     an `error`; a decoded one may have `bad` rows. `pieces` are what is decoded: the planned ones, or with stand-ins for
     rows that cannot be had, of which `tries` counts how many each row has had. `lost` holds the errors of pieces that
-    kill whoever decodes them.
+    kill whoever decodes them. `is_lent`: a batch may have been written to where it lies in the slot.
     """
 
     handle: int
@@ -92,6 +92,7 @@ class Block:
     pieces: tuple[BlockPiece, ...] = ()
     tries: NDArray[np.int64] | None = None
     current_piece: int | None = None
+    is_lent: bool = False
     lost: dict[int, dict[str, Any]] = field(default_factory=dict)
     story: deque[tuple[BlockState, str, BlockState, int | None, int | None]] = field(
         default_factory=lambda: deque(maxlen=12)
@@ -218,6 +219,12 @@ class BlockTable:
         arena_rows += np.concatenate([rows.rows for rows in scattered])
         return first_rows, arena_rows
 
+    def note_lent(self, batches: Sequence[PlannedBatch]) -> None:
+        """Notes of which blocks the consumer of these batches may hold, and write to, some that lie in one piece."""
+        for batch in batches:
+            if isinstance(batch.rows, RowRun):
+                self._blocks[batch.rows.handle].is_lent = True
+
     def hold(self, block: Block, slot: int) -> None:
         """Notes that `slot` is this block's."""
         block.slot = slot
@@ -226,6 +233,6 @@ class BlockTable:
     def vacate(self, block: Block) -> int:
         """Returns the slot that the block no longer holds; to be called before the transition that takes it away."""
         assert block.slot is not None, f"no slot to give back: {block.told()}"
-        slot, block.slot = block.slot, None
+        slot, block.slot, block.is_lent = block.slot, None, False
         self.arena_bases[block.handle] = -1
         return slot

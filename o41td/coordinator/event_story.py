@@ -13,6 +13,7 @@ from o41td.coordinator.events import (
     PieceWasBegun,
     RankAttached,
     RankLeft,
+    SlotsWereHeld,
     TimePassed,
     WorkerBecameReady,
     WorkerExited,
@@ -53,6 +54,8 @@ def _brief(event: Event) -> str:
             about = f"rank {event.rank}, generation {event.generation}: {event.gathered}"
         case RankLeft():
             about = f"rank {event.rank}"
+        case SlotsWereHeld():
+            about = f"{sorted(event.slots)}"
         case BlockWasDecoded() | BlockWasRefused() | PieceWasBegun():
             about = f"worker {event.worker}, block {event.handle}"
         case WorkerBecameReady() | WorkerExited() | WorkerWaited():

@@ -33,6 +33,7 @@ __all__ = [
     "SendBatches",
     "SendEnd",
     "SendFailure",
+    "SlotsWereHeld",
     "StartWorker",
     "TimePassed",
     "WorkerBecameReady",
@@ -133,6 +134,12 @@ class BatchesWereGathered(NamedTuple):
     gathered: int
 
 
+class SlotsWereHeld(NamedTuple):
+    """Batches that were lent lie in these slots, and in no others; the slots stay as they are until they do not."""
+
+    slots: frozenset[int]
+
+
 class WorkerBecameReady(NamedTuple):
     """A worker takes orders."""
 
@@ -187,6 +194,7 @@ Event = (
     RankAttached
     | RankLeft
     | BatchesWereGathered
+    | SlotsWereHeld
     | WorkerBecameReady
     | WorkerExited
     | WorkerWaited

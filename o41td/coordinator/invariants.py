@@ -58,7 +58,12 @@ def _check_blocks(state: LoaderState) -> None:
     found = {handle: base for handle, base in enumerate(table.arena_bases.tolist()) if base >= 0}
     assert found == bases, f"arena rows {found} are not those of the slots, {bases}"
     assert len(set(slots.values())) == len(slots), f"two blocks in one slot: {slots}"
-    assert len(slots) + state.slots.num_free == state.slots.num_slots, f"slots are lost; in use are {slots}"
+    in_use = len(slots) + state.slots.num_kept_back
+    assert in_use + state.slots.num_free == state.slots.num_slots, f"slots are lost; in use are {slots}"
+    written = {handle for handle in slots.keys() - decoded if state.slots.is_kept(slots[handle])}
+    assert not written, f"a worker may write where a batch lies: {_told(table, written)}"
+    lent = {block.handle for block in table if block.is_lent}
+    assert lent <= decoded, f"lent, but not there: {_told(table, lent - decoded)}"
     claims = Counter(
         chain.from_iterable(
             chain(

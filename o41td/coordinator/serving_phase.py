@@ -29,6 +29,7 @@ from o41td.coordinator.events import (
     SendBatches,
     SendEnd,
     SendFailure,
+    SlotsWereHeld,
     StartWorker,
     TimePassed,
     WorkerBecameReady,
@@ -57,10 +58,12 @@ from o41td.workers.messages import (
     CacheUsed,
     LoaderNotice,
     LoaderOpened,
+    MayHoldSlots,
     Message,
     PieceBegun,
     ResultsUsed,
     ServeFrom,
+    SlotsHeld,
     StreamEnded,
     StreamFailed,
     WorkerReady,
@@ -110,6 +113,7 @@ class ServingPhase:
             crash_error=self._addresses.crash_error,
             stand_ins=stand_ins,
             num_ranks=len(host.request.ranks),
+            lent_slots=() if host.is_served else size.lent_slots,
         )
 
     def begin(self, opened: LoaderOpened) -> None:
@@ -125,6 +129,8 @@ class ServingPhase:
             self._opened = opened  # it is large where shards are many
             for consumer in host.audience:
                 host.tell_coming(consumer)
+        else:
+            host.tell_owner(MayHoldSlots(list(self._size.lent_slots)))
 
     def _attachment(self) -> AttachArena:
         job = self._host.job
@@ -239,6 +245,8 @@ class ServingPhase:
                 if consumer.served is not None and message.generation == consumer.served.generation:
                     self._host.figures.note_gathered(consumer.rank, message)
                     self._handle(BatchesWereGathered(consumer.rank, message.generation, message.gathered))
+            case SlotsHeld() if self._state.can_be_held(message.slots):
+                self._handle(SlotsWereHeld(frozenset(message.slots)))
             case _:
                 self._host.audience.dismiss(consumer)
 

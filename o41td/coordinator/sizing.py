@@ -51,11 +51,16 @@ _RESIDENT_CAP_BYTES = 1 << 30
 _RANKS_OF_A_HOST = 8
 _WINDOW_ROWS = 65536
 _MAX_WINDOW_BATCHES = 256
+_MOST_LENT_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSize:
-    """What `size_loader` decided. `resident[stage]` are the sources of that stage that stay decoded."""
+    """What `size_loader` decided.
+
+    `resident[stage]` are the sources of that stage that stay decoded; `lent_slots[stage]` is in how many slots batches
+    may lie that are handed out as they lie there.
+    """
 
     layout: ArenaLayout
     bound: MemoryBound
@@ -63,6 +68,7 @@ class LoaderSize:
     resident: tuple[frozenset[int], ...]
     window_batches: tuple[int, ...]
     ahead_rows: int
+    lent_slots: tuple[int, ...]
 
 
 def size_loader(
@@ -170,7 +176,16 @@ def size_loader(
         resident=tuple(resident),
         window_batches=tuple(_window_batches(job, stage) for stage in job.stages),
         ahead_rows=bound.shape.ahead_rows,
+        lent_slots=tuple(
+            0 if resident[stage] else _slots_to_lend(bound, _most_blocks_of_batch(job, stage_job, found, block_rows))
+            for stage, (stage_job, found) in enumerate(zip(job.stages, sources, strict=True))
+        ),
     )
+
+
+def _slots_to_lend(bound: MemoryBound, batch_blocks: int) -> int:
+    """Returns how many slots batches may hold: of those that a stage can do without, one beside the current one."""
+    return max(0, min(_MOST_LENT_SLOTS, bound.shape.num_slots - batch_blocks))
 
 
 def _without_room_for_nothing(job: StreamJob, sources: Sequence[Sequence[SourceIndex]]) -> StreamJob:
@@ -299,7 +314,11 @@ def _resident_sources(
 
 
 def _most_blocks_of_batch(
-    job: StreamJob, stage: StageJob, sources: Sequence[SourceIndex], block_rows: int, resident: frozenset[int]
+    job: StreamJob,
+    stage: StageJob,
+    sources: Sequence[SourceIndex],
+    block_rows: int,
+    resident: frozenset[int] = frozenset(),
 ) -> int:
     """Returns in how many blocks of sources that are not resident the rows of one batch may lie.
 

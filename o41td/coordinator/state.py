@@ -6,6 +6,7 @@ What it keeps true (`validate` checks it):
   issued again only after `WorkerExited`, which the shell sends once the process is reaped;
 * a rank's batches are sent in order, each once a generation, and only while every row of them is in the arena;
 * a block stays in its slot while a batch that needs it is with a consumer;
+* a slot stays as it is while a batch that was lent lies in it, and what a consumer could write to is not sent again;
 * each claim of a rank on a block is closed by one of its batches, or released when the rank's plan is given up.
 
 Why it cannot get stuck: blocks are issued in the order of urgency (see `RankState`). If a rank starves, no slot is
@@ -13,7 +14,7 @@ free, and its next batch lacks a block, a decoded block that is needed later tha
 decoded again in time. This finds a slot as long as the arena has as many slots as one batch has blocks, for each rank:
 a rank may have many batches in hand, but more than one only while they use no more than its share of the slots, so a
 rank that waits for another (ranks train in step) never holds what that one needs. Memory is bound by the number of
-slots, whatever the order needs; eviction only costs time.
+slots, whatever the order needs; eviction only costs time. Slots that lent batches may hold come on top of those.
 
 Whose fault a death is: a worker decodes its blocks in the order in which it was given them, so the first unfinished one
 is what it died on. The next worker says which piece (row group) of it it begins; after `_MAX_KILLS` deaths that piece's
@@ -22,7 +23,7 @@ rows are given up as if its data were bad, which in effect it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, assert_never
 
@@ -47,6 +48,7 @@ from o41td.coordinator.events import (
     SendBatches,
     SendEnd,
     SendFailure,
+    SlotsWereHeld,
     StartWorker,
     TimePassed,
     WorkerBecameReady,
@@ -84,12 +86,14 @@ class LoaderState:
         crash_error: Callable[[Block, int, str, int | None], dict[str, Any]],
         stand_ins: StandIns | None = None,
         num_ranks: int = 1,
+        lent_slots: Sequence[int] = (),
     ) -> None:
         """`window_batches` bounds batches sent and not gathered, `ahead_rows` what is planned beyond them to find work.
 
         `crash_error` words the error of a block's piece that kills its workers. `stand_ins` replaces rows that cannot
         be had; without, they are the end of the stream. `num_ranks` is how many ranks may be attached at once;
-        `num_slots` must be as many times the blocks of one batch.
+        `num_slots` must be as many times the blocks of one batch, and beside them as many as `lent_slots` says: for
+        each stage, how many slots a consumer may hold by batches that lie there; none where it is empty.
         """
         self.table = table
         self.slots = SlotPool(num_slots)
@@ -105,6 +109,7 @@ class LoaderState:
         self._crash_error = crash_error
         self._stand_ins = stand_ins
         self._num_ranks = num_ranks
+        self._lent_slots = lent_slots
         self._now_s = 0.0
         self._num_served = 0
         self._instructions: list[Instruction] = []
@@ -147,6 +152,8 @@ class LoaderState:
         match event:
             case BatchesWereGathered():
                 self._gathered(event)
+            case SlotsWereHeld():
+                self.slots.keep(event.slots)
             case BlockWasDecoded():
                 self._decoded(event)
             case BlockWasRefused():
@@ -183,6 +190,7 @@ class LoaderState:
         self._plan(rank, fully=False)  # claims what both need before the earlier claims go
         if before is not None:
             self._forget(before)
+            self._decode_lent_anew()
 
     def _detach(self, rank: int) -> None:
         state = self.ranks.pop(rank, None)
@@ -195,6 +203,11 @@ class LoaderState:
                 self.release_claim(handle)
         for handle in rank.plan.open_handles():
             self.release_claim(handle)
+
+    def _decode_lent_anew(self) -> None:
+        """Gives up the slots out of which batches were lent: what is in them may be anything by now."""
+        for block in [block for block in self.table if block.is_lent]:
+            self._evict(block)
 
     def _gathered(self, event: BatchesWereGathered) -> None:
         rank = self.ranks.get(event.rank)
@@ -358,6 +371,8 @@ class LoaderState:
                 at_least_every=max(1, self._window // 2),
                 of_last=not self._is_next_under_way(rank),
             )
+            if self._lends_in(rank.plan.stage):
+                self.table.note_lent(batches)
             rows = self.table.arena_rows(batches)
             self._instructions.append(
                 SendBatches(rank.rank, rank.generation, rank.plan.stage, batches, *rows, releases)
@@ -367,6 +382,15 @@ class LoaderState:
         elif rank.plan_ended and not rank.told_end:
             rank.told_end = True
             self._instructions.append(SendEnd(rank.rank, rank.generation, rank.plan.dropped_rows()))
+
+    def _lends_in(self, stage: int) -> bool:
+        return bool(self._lent_slots) and self._lent_slots[stage] > 0
+
+    def can_be_held(self, slots: Collection[int]) -> bool:
+        """Whether batches may lie in these slots: no more than is allowed, and each of them filled."""
+        filled = {block.slot for block in self.table if block.state is BlockState.DECODED}
+        most = max(self._lent_slots, default=0)
+        return len(slots) <= most and all(slot in filled or self.slots.is_kept(slot) for slot in slots)
 
     def _is_next_under_way(self, rank: RankState) -> bool:
         """Whether the rank's next batch waits for workers alone, and so for nothing that its consumer has to say."""
@@ -416,10 +440,11 @@ class LoaderState:
             lacking = [handle for handle in blocks if handle in self.table.undecoded]
             if self.table.refused.issuperset(lacking):
                 error = self.table.error_in(rank.unsent[0])
-        if error is None and len(blocks) > self.slots.num_slots:
+        room = self.slots.num_slots - max(self._lent_slots, default=0)
+        if error is None and len(blocks) > room:
             detail = f"a batch of {rank.unsent[0].num_rows} rows lies in {len(blocks)} blocks; the arena has room for"
             advice = "Raise memory_limit_bytes, or set a smaller batch_size or block_rows"
-            error = error_to_record(MemoryBoundError(f"{detail} {self.slots.num_slots}", advice=advice))
+            error = error_to_record(MemoryBoundError(f"{detail} {room}", advice=advice))
         if error is not None:
             rank.told_failure = True
             self._instructions.append(SendFailure(rank.rank, rank.generation, error))
@@ -495,7 +520,7 @@ class LoaderState:
         needs = {
             block.handle: _NEVER
             for block in self.table
-            if block.state is BlockState.DECODED and block.handle not in pinned
+            if block.state is BlockState.DECODED and block.handle not in pinned and not self._is_kept(block)
         }
         for rank in self.ranks.values():
             left = set(needs)
@@ -508,12 +533,17 @@ class LoaderState:
         latest = max(needs, key=lambda handle: (needs[handle], handle), default=None)
         if latest is None or needs[latest] <= need:
             return False
-        block = self.table[latest]
+        self._evict(self.table[latest])
+        return True
+
+    def _is_kept(self, block: Block) -> bool:
+        return block.slot is not None and self.slots.is_kept(block.slot)
+
+    def _evict(self, block: Block) -> None:
         self.slots.release(self.table.vacate(block))
         self.table.move(block, "evict")
         self.blocks_evicted += 1
         self._want_again(block)
-        return True
 
     def validate(self) -> None:
         """Checks every invariant; O(blocks + planned batches), for tests and simulations.

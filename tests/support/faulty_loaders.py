@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from o41td.coordinator.block_table import BlockState
-from o41td.coordinator.events import BatchesWereGathered, PlannedBatch, SendBatches, WorkerExited
+from o41td.coordinator.block_table import Block, BlockState
+from o41td.coordinator.events import (
+    BatchesWereGathered,
+    PlannedBatch,
+    SendBatches,
+    SlotsWereHeld,
+    TimePassed,
+    WorkerExited,
+)
 from o41td.coordinator.rank_state import RankState
 from o41td.coordinator.state import LoaderState
 
-__all__ = ["FAULTY_LOADERS"]
+__all__ = ["FAULTY_LENDERS", "FAULTY_LOADERS"]
 
 
 class KeepsTheSlotOfARefusedBlock(LoaderState):
@@ -198,6 +205,32 @@ class GivesAWorkerTooMuch(LoaderState):
         self.lookahead -= 1
 
 
+class FillsWhereABatchLies(LoaderState):
+    """What a consumer says of batches that it holds is not listened to."""
+
+    def _take(self, event: Any) -> None:
+        super()._take(TimePassed(self._now_s) if isinstance(event, SlotsWereHeld) else event)
+
+    def can_be_held(self, slots: Any) -> bool:
+        """Believes everything."""
+        return True
+
+
+class SendsWhatWasWrittenTo(LoaderState):
+    """A rank that moves may be sent rows that its batches of before were, and were written to."""
+
+    def _decode_lent_anew(self) -> None:
+        for block in self.table:
+            block.is_lent = False
+
+
+class EvictsWhereABatchLies(LoaderState):
+    """A block is evicted for its slot's sake while a batch lies there."""
+
+    def _is_kept(self, block: Block) -> bool:
+        return False
+
+
 FAULTY_LOADERS: list[type[LoaderState]] = [
     KeepsTheSlotOfARefusedBlock,
     KeepsTheSlotOfAnUnclaimedBlock,
@@ -218,3 +251,11 @@ FAULTY_LOADERS: list[type[LoaderState]] = [
     FailsTooSoon,
     GivesAWorkerTooMuch,
 ]
+"""Found by simulations of any loader."""
+
+FAULTY_LENDERS: list[type[LoaderState]] = [
+    FillsWhereABatchLies,
+    SendsWhatWasWrittenTo,
+    EvictsWhereABatchLies,
+]
+"""Found by those of loaders that lend batches."""

@@ -1,9 +1,9 @@
 """A seeded scheduler that drives the real `LoaderState` and `BlockTable` with real plans, fake workers and consumers.
 
 At each step it picks one of the things that could happen next: a worker becomes ready, decodes, is heard, dies, stalls,
-or is reaped with its last messages; a consumer gathers, tells of it, moves, leaves or comes back; a message of long ago
-arrives. After a number of such steps there is calm: everyone does what is asked, nobody dies or moves, and the stream
-must come to its end. Every invariant is checked after every event.
+or is reaped with its last messages; a consumer gathers, gives back what it borrowed, tells of either, moves, leaves or
+comes back; a message of long ago arrives. After a number of such steps there is calm: everyone does what is asked,
+nobody dies or moves, and the stream must come to its end. Every invariant is checked after every event.
 
 The arena is a list with the record that each row holds, spoilt from the moment a worker may write there, so a batch
 that is gathered too late, too early or from the wrong rows does not show the records that the order says.
@@ -31,6 +31,7 @@ from o41td.coordinator.events import (
     RankAttached,
     RankLeft,
     SendBatches,
+    SlotsWereHeld,
     StartWorker,
     TimePassed,
     WorkerBecameReady,
@@ -65,20 +66,27 @@ class Step:
 class Simulation:
     """One run: everything that happens is a function of the seed, or of the seed and the steps that are replayed."""
 
-    def __init__(self, seed: int, state_class: type[LoaderState] = LoaderState) -> None:
-        """`state_class` may be a state machine with a fault, to see it found."""
+    def __init__(self, seed: int, state_class: type[LoaderState] = LoaderState, *, lends: bool = False) -> None:
+        """`state_class` may be a state machine with a fault, to see it found.
+
+        With `lends` it is a loader of one rank, which borrows batches that lie in one piece, and often goes back.
+        """
         self.seed = seed
         self.story: list[str] = []
         self.steps: list[Step] = []
         self.batches_checked = 0
         self._random = random = Random(seed)
-        self._case: SimulatedCase = case_of(seed // _CASES_SHARE)
-        self._num_ranks = random.choice([1, 1, 2, 2, 3])
+        self._case: SimulatedCase = case_of(seed // _CASES_SHARE, is_plain=lends)
+        self._num_ranks = 1 if lends else random.choice([1, 1, 2, 2, 3])
         self._world_size = self._num_ranks + self._case.ranks_elsewhere
         self._in_step = random.random() < 0.6
         self._prefetch = random.randint(1, 2)
         self._table = BlockTable(self._case.block_rows)
         self._num_slots = self._num_ranks * self._case.most_blocks + random.choice([0, 0, 0, 0, 1, 3, 20])
+        most_lent = random.randint(1, 2) if lends else 0
+        may_hold = [most_lent] * len(self._case.stages)
+        self._keeps_loans = lends and random.random() < 0.3  # as long as it may
+        self._num_slots += most_lent
         window = random.randint(1, 5)
         self._state = state_class(
             table=self._table,
@@ -91,16 +99,27 @@ class Simulation:
             crash_error=self._crash_error,
             stand_ins=self._case.stand_ins(),
             num_ranks=self._num_ranks,
+            lent_slots=may_hold,
         )
         self._arena: list[Any] = [None] * (self._num_slots * self._case.block_rows)
         self._workers = {number: FakeWorker(number, self._case, self._arena) for number in self._state.workers}
         self._blamed: set[tuple[int, int, int]] = set()  # good units that deaths and stalls have fallen on
         self._consumers = [
-            FakeConsumer(rank, self._world_size, self._case, self._arena, window, self._blamed)
+            FakeConsumer(
+                rank,
+                self._world_size,
+                self._case,
+                self._arena,
+                window,
+                self._blamed,
+                may_hold=may_hold,
+            )
             for rank in range(self._num_ranks)
         ]
         self._deaths_left = random.choice([0, 2, 6, 12])
-        self._moves_left = random.choice([0, 1, 3])
+        self._moves_left = random.choice([1, 3, 6] if lends else [0, 1, 3])
+        self._lends = lends
+        self._places: list[tuple[SimulatedStage, int]] = []  # of all ranks, the last one last
         self._num_chaotic = random.randint(0, 60)
         self._deaths_on: Counter[BlockKey] = Counter()
         self._now_s = 0.0
@@ -171,6 +190,9 @@ class Simulation:
     def _leave_all(self) -> None:
         """Once all ranks are gone and all workers have answered, nothing is held."""
         for consumer in self._consumers:
+            self._give_all_back(consumer)
+            while consumer.outbox:
+                self._tell(consumer.outbox.popleft()())
             self._tell(RankLeft(consumer.rank))
         while busy := [worker for worker in self._workers.values() if worker.orders or worker.outbox or worker.dead]:
             self._advance(busy[0])
@@ -248,6 +270,10 @@ class Simulation:
                 actions[f"{name} is heard"] = lambda _luck, c=consumer: self._tell(c.outbox.popleft()())
             if consumer.announced and self._may_gather(consumer):
                 actions[f"{name} gathers"] = lambda luck, c=consumer: self._gather(c, luck)
+            if consumer.loans and not self._keeps_loans:
+                actions[f"{name} gives back"] = lambda luck, c=consumer: c.give_back(luck)
+            if consumer.held_told != consumer.held:
+                actions[f"{name} tells of what it holds"] = lambda _luck, c=consumer: self._tell_held(c)
             if consumer.told < consumer.asked:
                 actions[f"{name} tells of what it gathered"] = lambda _luck, c=consumer: self._acknowledge(c)
         return actions
@@ -314,7 +340,24 @@ class Simulation:
             if not self._may_gather(consumer):
                 return
 
+    def _tell_held(self, consumer: FakeConsumer) -> None:
+        if consumer.held_told == consumer.held:
+            return
+        consumer.held_told = held = consumer.held
+
+        def told() -> Event:
+            assert self._state.can_be_held(held), f"{sorted(held)} cannot be held"
+            return SlotsWereHeld(held)
+
+        consumer.outbox.append(told)
+
+    def _give_all_back(self, consumer: FakeConsumer) -> None:
+        while consumer.loans:
+            consumer.give_back(self._random)
+        self._tell_held(consumer)
+
     def _acknowledge(self, consumer: FakeConsumer) -> None:
+        self._tell_held(consumer)
         consumer.told = consumer.gathered
         event = BatchesWereGathered(consumer.rank, consumer.generation, consumer.told)
         consumer.outbox.append(lambda: event)
@@ -328,8 +371,11 @@ class Simulation:
             self._serve(luck.choice(self._consumers), stage, luck.choice(stage.positions), luck)
 
     def _move_all(self, luck: Random) -> None:
-        stage = luck.choice(self._case.stages)
-        position = luck.choice(stage.positions)
+        """To some place, or once more to that of before, of which something may still be in the arena."""
+        if not self._places or not self._lends or luck.random() < 0.4:
+            stage = luck.choice(self._case.stages)
+            self._places.append((stage, luck.choice(stage.positions)))
+        stage, position = self._places[-1]
         for consumer in self._consumers:
             self._serve(consumer, stage, position, luck)
 
@@ -340,6 +386,7 @@ class Simulation:
     def _serve(self, consumer: FakeConsumer, stage: SimulatedStage, position: int, luck: Random) -> None:
         if consumer.generation:
             self._late.append(BatchesWereGathered(consumer.rank, consumer.generation, luck.randint(0, 6)))
+        self._tell_held(consumer)
         consumer.want(stage, position)
         consumer.generation += 1
         rank, generation = consumer.rank, consumer.generation
@@ -360,6 +407,7 @@ class Simulation:
 
     def _leave(self, consumer: FakeConsumer) -> None:
         self._moves_left -= 1
+        self._give_all_back(consumer)
         consumer.want(None)
         event = RankLeft(consumer.rank)
         consumer.outbox.append(lambda: event)

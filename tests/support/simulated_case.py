@@ -163,10 +163,11 @@ class SimulatedCase:
 
 
 @lru_cache(maxsize=64)
-def case_of(seed: int) -> SimulatedCase:
-    """The case that a seed stands for."""
+def case_of(seed: int, *, is_plain: bool = False) -> SimulatedCase:
+    """The case that a seed stands for; in one that `is_plain`, most batches lie in one piece of the arena."""
     random = Random(seed)
-    stages = [_stage_of(random, number) for number in range(random.choice([1, 1, 2]))]
+    stage_of = _plain_stage_of if is_plain else _stage_of
+    stages = [stage_of(random, number) for number in range(random.choice([1, 1, 2]))]
     units = [
         (stage.number, source.source, unit)
         for stage in stages
@@ -175,7 +176,7 @@ def case_of(seed: int) -> SimulatedCase:
     ]
     case = SimulatedCase(
         stages=stages,
-        block_rows=random.choice([1, 2, 3, 4, 6, 8]),
+        block_rows=random.choice([6, 8, 12] if is_plain else [1, 2, 3, 4, 6, 8]),
         burst_rows=random.choice([8, 24, 72]),
         ranks_elsewhere=random.choice([0, 0, 1, 2]),
         bad_units=frozenset(random.sample(units, random.randint(1, 2)) if random.random() < 0.25 else ()),
@@ -185,6 +186,24 @@ def case_of(seed: int) -> SimulatedCase:
     )
     # A refused block says nothing of its rows one by one, so what stands in for them would depend on how blocks lie.
     return replace(case, is_replacing=not case.refused_units and random.random() < 0.3)
+
+
+def _plain_stage_of(random: Random, number: int) -> SimulatedStage:
+    """One source, blocks that are larger than batches, and no shuffle that reaches beyond one."""
+    rows = [[random.randint(4, 12) for _ in range(random.randint(1, 3))] for _ in range(random.randint(2, 4))]
+    source = make_source(rows, stage=number, source=0)
+    order = StageOrder(
+        seed=random.randint(0, 99),
+        stage_index=number,
+        unit_rows=[source.unit_rows],
+        weights=[1.0],
+        batch_size=random.randint(1, 3),
+        buffer_rows=random.choice([0, 0, 4]),
+        infinite=random.random() < 0.3,
+        drop_last=random.random() < 0.3,
+        lanes=random.choice([1, 1, 2]),
+    )
+    return SimulatedStage(number, order, [source], frozenset(), (0.0, 0.1, random.random(), random.random()))
 
 
 def _stage_of(random: Random, number: int) -> SimulatedStage:

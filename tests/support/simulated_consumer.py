@@ -1,11 +1,16 @@
-"""A rank's trainer that is not there: it is told of batches, copies them out of the arena, and checks every record."""
+"""A rank's trainer that is not there: it is told of batches, copies or borrows them, and checks every record.
+
+What it borrows it writes to at once, and looks at when it gives it back: nobody may have written there meanwhile, and
+nobody may be given what it wrote.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 from o41td.coordinator.events import Event, SendBatches, SendEnd, SendFailure
 from simulated_case import SimulatedCase, SimulatedStage
@@ -13,9 +18,19 @@ from simulated_case import SimulatedCase, SimulatedStage
 __all__ = ["FakeConsumer"]
 
 
+class _Loan(NamedTuple):
+    """A batch that lies in the arena, in one slot, and what its holder has written there."""
+
+    slot: int
+    rows: list[int]
+    written: list[Any]
+
+
 @dataclass
 class FakeConsumer:
     """A trainer. `outbox` are messages on their way to the coordinator, which keeps their order.
+
+    `may_hold[stage]` slots at once may be held by what it borrows. `held_told` are those that it told of last.
 
     It has `gathered` so many batches, has `told` the coordinator of so many, and was to when it had `asked` so many.
     """
@@ -29,7 +44,12 @@ class FakeConsumer:
     stage: SimulatedStage | None = None
     position: int = 0
     generation: int = 0
-    announced: deque[tuple[int, list[int], bool]] = field(default_factory=deque)
+    may_hold: list[int] = field(default_factory=list)
+    loans: list[_Loan] = field(default_factory=list)
+    held_told: frozenset[int] = frozenset()
+    newest_slot: int = -1
+    num_lent: int = 0
+    announced: deque[tuple[int, list[int], bool, bool]] = field(default_factory=deque)
     num_announced: int = 0
     gathered: int = 0
     asked: int = 0
@@ -89,7 +109,7 @@ class FakeConsumer:
             assert batch.number == expected, f"rank {self.rank} is sent {batch.number}, not {expected}"
             self.num_announced += 1
             if batch.number < stage.num_batches:
-                self.announced.append((batch.number, rows, release))
+                self.announced.append((batch.number, rows, release, first >= 0))
         assert not listed, "rows of no batch"
         in_hand = self.num_announced - self.told
         assert in_hand <= self.window, f"rank {self.rank} has {in_hand} batches in hand, of at most {self.window}"
@@ -110,9 +130,9 @@ class FakeConsumer:
             assert error["units"] == {needed[first]}
 
     def gather_next(self) -> None:
-        """Copies a batch: its rows must be the order's, whatever has been written to the arena since it was sent."""
+        """Takes a batch: its rows must be the order's, whatever has been written to the arena since it was sent."""
         assert self.stage is not None
-        number, rows, release = self.announced.popleft()
+        number, rows, release, is_run = self.announced.popleft()
         found = [self.arena[row] for row in rows]
         expected = self.case.delivered(self.stage, number)
         if self.blamed and expected is not None:  # stalls and deaths may have fallen on units that are good
@@ -121,6 +141,35 @@ class FakeConsumer:
                 for record, wanted in zip(found, expected, strict=True)
             ]
         assert found == expected, f"batch {number}: {found}, not {expected}"
+        if is_run:
+            self._borrow(rows, self.stage.number)
         self.gathered += 1
         if release:
             self.asked = self.gathered
+
+    # ---- what is borrowed --------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The slots in which borrowed batches lie."""
+        return frozenset(loan.slot for loan in self.loans)
+
+    def _borrow(self, rows: list[int], stage: int) -> None:
+        """Leaves a batch where it lies, and writes to it, where one more slot may be held."""
+        slot, last_slot = rows[0] // self.case.block_rows, rows[-1] // self.case.block_rows
+        assert slot == last_slot, "a batch in one piece that is in two slots"
+        most = self.may_hold[stage] if self.may_hold else 0
+        if not most or (slot != self.newest_slot and slot not in self.held and len(self.held) >= most):
+            return
+        self.newest_slot = slot
+        self.num_lent += 1
+        loan = _Loan(slot, rows, [("written", self.num_lent, row) for row in rows])
+        for row, content in zip(loan.rows, loan.written, strict=True):
+            self.arena[row] = content
+        self.loans.append(loan)
+
+    def give_back(self, luck: Random) -> None:
+        """Lets go of a borrowed batch, in which nobody else may have written."""
+        loan = self.loans.pop(luck.randrange(len(self.loans)))
+        found = [self.arena[row] for row in loan.rows]
+        assert found == loan.written, f"a batch that was lent became {found}, not {loan.written}"
