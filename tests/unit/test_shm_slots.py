@@ -56,3 +56,51 @@ def test_validate_sees_a_lost_slot():
     pool._free.remove(1)
     with pytest.raises(AssertionError, match=r"slots \[1\] are neither"):
         pool.validate()
+
+
+def test_a_kept_slot_is_free_once_it_is_released_and_not_kept():
+    """A slot that somebody still reads is not handed out again, in whichever order release and end of keeping come."""
+    pool = SlotPool(3)
+    first, second = pool.acquire("one"), pool.acquire("two")
+    pool.keep(frozenset({first, second}))
+    pool.release(first)
+    pool.validate()
+    assert (pool.num_free, pool.num_held, pool.num_kept_back) == (1, 2, 1)
+    assert [pool.acquire(), pool.acquire()] == [2, None]
+    pool.keep(frozenset({second}))
+    pool.validate()
+    assert pool.acquire("three") == first
+    pool.keep(frozenset())
+    pool.release(second)
+    assert pool.acquire() == second
+    pool.validate()
+
+
+def test_a_slot_that_holds_nothing_cannot_be_kept():
+    """To keep a free slot is an assertion that tells the slot's story, and changes nothing."""
+    pool = SlotPool(2)
+    pool.release(pool.acquire("one"))
+    with pytest.raises(AssertionError, match=r"slots \[0\] are kept but not held: event 0: acquired by 'one'"):
+        pool.keep(frozenset({0}))
+    pool.validate()
+    assert pool.num_free == 2
+
+
+def test_random_keeping_never_gives_a_kept_slot_away():
+    """Whatever is acquired, released and kept, in whatever order: no kept slot goes out, and none is lost."""
+    rng = random.Random(11)
+    pool, held, kept = SlotPool(7), set(), set()
+    for _ in range(3000):
+        match rng.randrange(3):
+            case 0 if held:
+                slot = rng.choice(sorted(held))
+                held.remove(slot)
+                pool.release(slot)
+            case 1:
+                kept = {slot for slot in held | kept if rng.random() < 0.3}
+                pool.keep(frozenset(kept))
+            case _ if (slot := pool.acquire()) is not None:
+                assert slot not in held | kept
+                held.add(slot)
+        pool.validate()
+        assert pool.num_free == 7 - len(held | kept)
