@@ -115,7 +115,7 @@ class Batch:
         return torch_tensors(self._arrays, device, non_blocking=non_blocking)
 
     def to_jax(self, device: Any = None) -> dict[str, Any]:
-        """Returns the fields as JAX arrays; on the CPU they share this batch's memory, so write to it no more.
+        """Returns the fields as JAX arrays; on the CPU they may share this batch's memory, so write to it no more.
 
         Args:
             device: A `jax.Device`; or a `jax.sharding.Sharding`, of whose global arrays this batch is the process's
