@@ -132,9 +132,10 @@ class Assembler:
         While a batch that was lent is in the loop's hands, the word frees nothing. Two batches later it is mostly gone,
         and one word does for both; a loop that waits for a batch does not wait for that.
         """
-        if self.is_release_due or self.lent_release is None:
+        lent_release = self.lent_release  # once: the other thread may take it back
+        if self.is_release_due or lent_release is None:
             return self.is_release_due
-        return is_awaited or self.handed_out >= self.lent_release + _HANDED_OUT_BEFORE_WORD
+        return is_awaited or self.handed_out >= lent_release + _HANDED_OUT_BEFORE_WORD
 
     def note_word(self) -> None:
         """The coordinator is about to hear of what is assembled."""
@@ -190,6 +191,7 @@ class Assembler:
         """Another place is served: as `begin`, and counts anew."""
         self.begin(regions=self._regions, is_lost=self._is_lost, lent=self._lent)
         self.num_assembled = 0
+        self.lent_release = None
 
     def _enter_as_thread(self) -> bool:
         self._is_thread_at_it = True

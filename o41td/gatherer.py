@@ -244,7 +244,8 @@ class Gatherer:
     @property
     def _is_word_due(self) -> bool:
         """Whether the coordinator waits for word of batches, or of a slot."""
-        is_slot_back = self._lent is not None and self._lent.is_return_due
+        lent = self._lent  # once: the loop asks too, while a loader is replaced
+        is_slot_back = lent is not None and lent.is_return_due
         return is_slot_back or self.assembler.is_word_due(is_awaited=self.is_awaited)
 
     @property
