@@ -19,10 +19,11 @@ BLOCK_ROWS = 16
 LAYOUT = plan_arena(FIELDS, num_slots=4, block_rows=BLOCK_ROWS)
 
 
-@pytest.fixture
-def descriptor() -> Iterator[int]:
+@pytest.fixture(params=["shm", "memfd"])
+def descriptor(request: pytest.FixtureRequest) -> Iterator[int]:
     """Of the segment behind the arena."""
-    with create_segment(LAYOUT.total_bytes) as segment:
+    with create_segment(LAYOUT.total_bytes, prefer=request.param) as segment:
+        assert segment.kind == request.param
         yield segment.fd
 
 
