@@ -46,6 +46,7 @@ __all__ = [
     "differences",
     "is_checkpoint_file",
     "refuse_order_version",
+    "source_renamed",
 ]
 
 CHECKPOINT_FORMAT_VERSION = 1
@@ -55,6 +56,7 @@ _FORMAT = "o41td-checkpoint"
 _HEAD = f'{{\n"format": "{_FORMAT}"'
 _TAIL = re.compile(r'\n"checksum": "([0-9a-f]{16})"\n\}\n\Z', re.ASCII)
 _MAX_BYTES = 1 << 28  # a million shards take about 65 MB
+_NAMES_SHARDS = re.compile(r"stages\[(\d+)\]\.sources\[(\d+)\]\.(?:files|manifest_uri)\b", re.ASCII)
 _COUNTS = ("batches_yielded", "rows_yielded")
 
 
@@ -251,6 +253,12 @@ def differences(
     if "lanes" in new and new["lanes"] is None:
         new["lanes"] = old["lanes"]
     return differences_of(old, new)
+
+
+def source_renamed(path: str) -> tuple[int, int] | None:
+    """The (stage, source) of which a place that `differences` names says where the shards lie; None of any other."""
+    found = _NAMES_SHARDS.match(path)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def refuse_order_version(checkpoint: Checkpoint) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from o41td.checkpoint import Checkpoint, SourceRecord, differences, refuse_order_version
+from o41td.checkpoint import Checkpoint, SourceRecord, differences, refuse_order_version, source_renamed
 from o41td.cursor import Cursor
 from o41td.errors import CheckpointError
 from o41td.exclusions import Exclusions
@@ -107,7 +107,7 @@ class CheckpointMaker:
             CheckpointError: The fields that differ are named, with both values.
         """
         refuse_order_version(checkpoint)
-        differing = list(differences(checkpoint, self._document))
+        differing = [found for found in differences(checkpoint, self._document) if source_renamed(found[0]) is None]
         differing.extend(exclusion_differences(checkpoint, self._job.excluded))
         for old, new in zip(checkpoint.sources, self._source_records, strict=False):
             differing.extend(_shard_differences(old, new))
@@ -201,7 +201,10 @@ def _shard_differences(old: SourceRecord, new: SourceRecord) -> Iterator[tuple[s
     if len(old.uris) != len(new.uris):
         yield f"{where}.shards", len(old.uris), len(new.uris)
         return
-    for column in ("uris", "rows", "size_bytes", "versions"):
-        for uri, was, now in zip(new.uris, getattr(old, column), getattr(new, column), strict=True):
+    for place, uri in enumerate(new.uris):
+        for column in ("rows", "size_bytes", "versions"):
+            was, now = getattr(old, column)[place], getattr(new, column)[place]
             if was != now:
                 yield f"{where}.{column}[{uri}]", was, now
+        if old.uris[place] != uri and old.size_bytes[place] is None and old.versions[place] is None:
+            yield f"{where}.uris[{uri}]", old.uris[place], uri  # nothing else tells it from another shard

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import distributed
@@ -20,11 +19,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from o41td.batch import Batch
 from o41td.chain_source import ChainSource
-from o41td.checkpoint import Checkpoint, differences
+from o41td.checkpoint import Checkpoint
 from o41td.config import BatchStreamConfig, StorageConfig
-from o41td.errors import CheckpointError, ConfigError
+from o41td.errors import ConfigError
 from o41td.opening import open_batch_stream, refuse_other_config, resume_batch_stream
 from o41td.rank_info import check_rank
+from o41td.resuming import checkpoint_under
 from o41td.stream import BatchStream
 
 __all__ = ["BatchDataset", "as_iterable_dataset"]
@@ -161,14 +161,9 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
             self.stream.load_state_dict(dict(state))
             self._fetched.clear()
             return
-        checkpoint = Checkpoint.from_document(state)
-        differing = differences(checkpoint, self._config.to_document())
-        if differing:
-            raise CheckpointError(
-                "this state is of another stream",
-                differences=differing,
-                advice="Use the config it was taken under, or begin a new stream",
-            )
+        checkpoint = checkpoint_under(
+            Checkpoint.from_document(state), self._config, told="this state is of another stream"
+        )
         self.close()
         self._start = checkpoint
 
@@ -213,9 +208,6 @@ class BatchDataset(IterableDataset):  # type: ignore[misc]
         start = self._start
         if start is None:
             return open_batch_stream(config, rank, world_size, self._storage, self._engine)
-        # What does not name rows, such as `threads`, is as it is set now. What was excluded stays told, to be compared.
-        kept = {"lanes": start.config.get("lanes"), "exclude": start.config.get("exclude", [])}
-        start = replace(start, config=config.to_document() | kept)
         chains = {
             config.source_key(i, j): source.chain
             for i, stage in enumerate(config.stages)

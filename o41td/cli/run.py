@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,23 +156,14 @@ def _opened(
     Raises:
         CheckpointError: The checkpoint is of another config.
     """
-    from o41td import Checkpoint, CheckpointError, open_batch_stream, resume_batch_stream
-    from o41td.checkpoint import ORDER_KEYS, differences
+    from o41td import Checkpoint, open_batch_stream, resume_batch_stream
 
     if resume_path is None:
         return open_batch_stream(config, rank=rank, world_size=world_size, storage=storage, progress=on_footer)
-    checkpoint = Checkpoint.load(resume_path)
-    lanes = checkpoint.config["lanes"] if config.lanes is None else config.lanes
-    differing = list(differences(checkpoint, config.to_document() | {"lanes": lanes}))
-    if differing:
-        raise CheckpointError(
-            f"the checkpoint {resume_path} is of another config",
-            differences=differing,
-            advice="Resume with the config it was taken under",
-        )
-    kept = {key: checkpoint.config[key] for key in ORDER_KEYS}
-    checkpoint = replace(
-        checkpoint, config=config.to_document() | kept | {"exclude": checkpoint.config.get("exclude", [])}
+    from o41td.resuming import checkpoint_under
+
+    checkpoint = checkpoint_under(
+        Checkpoint.load(resume_path), config, told=f"the checkpoint {resume_path} is of another config"
     )
     return resume_batch_stream(
         checkpoint, rank=rank, world_size=world_size, storage=storage, exclude=config.exclude, progress=on_footer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -119,6 +120,59 @@ def test_a_checkpoint_of_another_config_is_refused(curriculum: Path, endless: Pa
     done = o41td("run", curriculum, "--resume", saved)
     assert done.code == 2
     assert "saved.json" in done.err
+
+
+def test_a_checkpoint_resumes_by_whatever_path_its_shards_have(write_shards: Any, tmp_path: Path) -> None:
+    """As a glob, through a link, by a relative path with `./`, in a copy, and moved: the rest is the same."""
+    files = write_shards([50, 50], name="a")
+    saved, data = tmp_path / "saved.json", tmp_path / "a"
+
+    def configured(name: str, *paths: str) -> Path:
+        stage = {"batch_size": 8, "shuffle": 32, "sources": [("a", list(paths), 1.0)]}
+        return toml_config(tmp_path / name, [stage], threads=1)
+
+    listed = configured("listed.toml", *map(str, files))
+    straight = last_line_of(o41td("run", listed, "--json").out)
+    assert o41td("run", listed, "--batches", "5", "--checkpoint", saved).code == 0
+    (tmp_path / "link").symlink_to(data)
+    shutil.copytree(data, tmp_path / "copy")
+    again = tmp_path / "again.json"
+    for number, paths in enumerate(([f"{data}/*.parquet"], ["./a/"], [f"{tmp_path}/link"], [f"{tmp_path}/copy"])):
+        config = configured(f"{number}.toml", *paths)
+        done = o41td("run", config.name, "--resume", saved, "--checkpoint", again, "--json", cwd=tmp_path)
+        assert (done.code, done.err) == (0, "")
+        assert last_line_of(done.out)["batches"] == 13 - 5
+        assert last_line_of(done.out)["order_digest"] == straight["order_digest"]
+    assert str(tmp_path / "copy") in again.read_text()
+    relative = configured("relative.toml", "a/*.parquet")
+    assert o41td("run", "relative.toml", "--batches", "5", "--checkpoint", saved, cwd=tmp_path).code == 0
+    (tmp_path / "elsewhere").mkdir()
+    for moved in (data, relative):
+        moved.rename(tmp_path / "elsewhere" / moved.name)
+    done = o41td("run", "relative.toml", "--resume", saved, "--json", cwd=tmp_path / "elsewhere")
+    assert (done.code, last_line_of(done.out)["order_digest"]) == (0, straight["order_digest"])
+
+
+def test_a_checkpoint_is_refused_by_name_of_the_shards_that_are_others(write_shards: Any, tmp_path: Path) -> None:
+    """Another shard in the place of one, one more, and one less: exit 1 or 2, the shard named, nothing delivered."""
+    saved = tmp_path / "saved.json"
+
+    def configured(*paths: Path) -> Path:
+        stage = {"batch_size": 8, "sources": [("a", list(paths), 1.0)]}
+        return toml_config(tmp_path / "run.toml", [stage], threads=1)
+
+    one, two = write_shards([50, 50], name="a")
+    other, three = write_shards([50, 50], name="b", first_id=500)
+    assert o41td("run", configured(one, two), "--batches", "5", "--checkpoint", saved).code == 0
+    three = three.rename(three.with_name("three.parquet"))
+    for paths, code, named in (((one, other), 1, other), ((one, two, three), 2, three), ((one,), 2, two)):
+        done = o41td("run", configured(*paths), "--resume", saved, "--json")
+        assert (done.code, done.out) == (code, "")
+        assert named.name in "".join(done.err.split())
+    missing = tmp_path / "absent.parquet"
+    done = o41td("run", configured(one, missing), "--resume", saved)
+    assert (done.code, done.out) == (1, "")
+    assert "absent.parquet" in "".join(done.err.split())
 
 
 def test_run_for_a_person_is_plain_lines_where_there_is_no_terminal(curriculum: Path) -> None:

@@ -259,6 +259,20 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream, referenc
     reference.check(stream.next(), number=1)
 
 
+def test_a_state_of_the_same_shards_by_other_paths_is_taken(stream, reference):
+    """Rows, sizes and versions tell shards; without any of the last two, only the path does."""
+    reference.check(stream.next(), number=0)
+    state = stream.state_dict()
+    state["config"]["stages"][0]["sources"][0]["files"] = ["/elsewhere/*.parquet"]
+    state["sources"][0]["prefix"] = "/elsewhere/" + state["sources"][0]["prefix"]
+    stream.load_state_dict(state)
+    reference.check(stream.next(), number=1)
+    for column in ("size_bytes", "versions"):
+        state["sources"][0][column] = [None for _ in state["sources"][0][column]]
+    with pytest.raises(CheckpointError, match="/elsewhere/"):
+        stream.load_state_dict(state)
+
+
 @pytest.mark.parametrize(
     "change",
     [
