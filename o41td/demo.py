@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from o41td.errors import StorageError
+from o41td.made_folders import MadeFolders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,8 +150,9 @@ def _run_writer(folder: Path, on_shard: Callable[[int], object] | None) -> None:
     """Have a second process write the sample beside `folder`, then put it in place."""
     draft = folder.with_name(f"{folder.name}.draft-{secrets.token_hex(4)}")
     _remove_old_drafts(folder)
+    folders = MadeFolders()
     try:
-        draft.mkdir(parents=True)
+        folders.make(draft)
         command = [sys.executable, "-P", "-m", "o41td.demo", str(draft)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None
@@ -174,6 +176,7 @@ def _run_writer(folder: Path, on_shard: Callable[[int], object] | None) -> None:
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+        folders.remove_empty()  # none where the sample is in place
 
 
 def _remove_old_drafts(folder: Path) -> None:

@@ -211,6 +211,7 @@ def claimed_folder(writer: DatasetWriter, record: bytes) -> Iterator[None]:
     except BaseException:
         if is_new and not writer.folder.sizes(f"{RECORDS_FOLDER}/shards/"):
             writer.folder.remove(name)
+            writer.folder.remove_empty_folders()
         raise
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from o41td.durable_files import force_folder
 from o41td.errors import O41Error, StorageError
 from o41td.listing import is_local, local_path_of
+from o41td.made_folders import MadeFolders
 from o41td.storage_config import StorageConfig
 from o41td.workers.object_store import StorageSettings
 from o41td.workers.retry import StoreFault
@@ -80,7 +81,14 @@ class DataFolder(ABC):
     @abstractmethod
     @contextlib.contextmanager
     def draft(self) -> Iterator[Path]:
-        """Yields the path of a new local file; what is left of it at the end is removed."""
+        """Yields the path of a new local file; what is left of it at the end is removed.
+
+        Where it ends in an error, folders that were made for it and are empty go as well.
+        """
+
+    @abstractmethod
+    def remove_empty_folders(self) -> None:
+        """Removes the folders that were made here and hold nothing: what a job that comes to nothing would leave."""
 
     def at(self, name: str) -> str:
         """The URI of a name."""
@@ -108,19 +116,19 @@ class LocalFolder(DataFolder):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.uri = str(path)
+        self._folders = MadeFolders()
 
     def create(self, name: str, data: bytes) -> bool:
         """See `DataFolder`."""
         target = self.path / name
-        with self.draft() as draft:
+        with self.draft() as draft, told_as_storage(target):
             _write_durably(draft, data)
-            with told_as_storage(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    os.link(draft, target)
-                except FileExistsError:
-                    return False
-                force_folder(target.parent)
+            self._folders.make(target.parent)
+            try:
+                os.link(draft, target)
+            except FileExistsError:
+                return False
+            force_folder(target.parent)
         return True
 
     def read(self, name: str) -> bytes | None:
@@ -135,7 +143,7 @@ class LocalFolder(DataFolder):
         """See `DataFolder`."""
         target = self.path / name
         with told_as_storage(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            self._folders.make(target.parent)
             _force_file(draft)
             os.replace(draft, target)
             force_folder(target.parent)
@@ -170,14 +178,20 @@ class LocalFolder(DataFolder):
     @contextlib.contextmanager
     def draft(self) -> Iterator[Path]:
         """See `DataFolder`."""
-        with told_as_storage(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / f"{_DRAFT_PREFIX}{secrets.token_hex(8)}"
         try:
+            with told_as_storage(self.path):
+                self._folders.make(self.path)
             yield path
-        finally:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+        except BaseException:
+            _unlink(path)
+            self.remove_empty_folders()
+            raise
+        _unlink(path)
+
+    def remove_empty_folders(self) -> None:
+        """See `DataFolder`."""
+        self._folders.remove_empty()
 
 
 class RemoteFolder(DataFolder):
@@ -248,6 +262,9 @@ class RemoteFolder(DataFolder):
         with tempfile.TemporaryDirectory(prefix="o41td-") as folder:
             yield Path(folder, "draft")
 
+    def remove_empty_folders(self) -> None:
+        """See `DataFolder`. An object store has none."""
+
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
@@ -275,6 +292,12 @@ def told_as_storage(what: str | Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(f"it cannot be written or read: {error.strerror or error}", uri=what) from error
+
+
+def _unlink(path: Path) -> None:
+    """Removes a file that may be gone, or never have been."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

@@ -83,6 +83,14 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def test_a_sample_that_could_not_be_written_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parents that were made for it go as well, where no process can be started to write it."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    with pytest.raises(StorageError, match="could not be written"):
+        write_demo_data(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_its_config_is_a_curriculum_of_two_stages(sample: Path) -> None:
     """A warm-up on half of the web, then both sources 1 : 3."""
     config = demo_config(sample)

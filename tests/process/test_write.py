@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from command_line import o41td
-from o41td import DatasetConflictError
+from o41td import DatasetConflictError, DatasetWriter
 from o41td.cli.failure import UsageProblem
 from o41td.cli.write import write_job_of
-from o41td.errors import ConfigError
+from o41td.errors import ConfigError, O41Error
 from o41td.manifest import read_manifest
 from o41td.writing.conversion import WriteJob, run_write
 from o41td.writing.packed_lists import unpacked
@@ -130,8 +130,35 @@ def test_a_job_that_failed_before_its_first_shard_claims_nothing(lines, tmp_path
     """What was wrong is put right, and the same folder taken: nothing in it was made of the former settings."""
     with pytest.raises(ConfigError, match="no column 'nope'"):
         run_write(job_of(lines, tmp_path / "out", columns=["nope"]))
-    assert not (tmp_path / "out" / "_o41td" / "job.json").exists()
+    assert not (tmp_path / "out").exists()
     run_write(job_of(lines, tmp_path / "out", columns=["id"]))
+
+
+def test_a_job_that_comes_to_nothing_leaves_no_folder_that_it_made(lines, tmp_path):
+    """Of a/b/out, made for it, nothing stays; of a folder that was there, with what it holds, all does."""
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"id": 1}\n{"id": ')
+    found = tmp_path / "found"
+    (found / "train").mkdir(parents=True)
+    for to in (tmp_path / "a" / "b" / "out", found):
+        for arguments in (("write", bad), ("write", bad, "--shuffle"), ("pack", bad, "--length", "4")):
+            assert o41td(*arguments, "--to", to).code != 0
+            assert not (tmp_path / "a").exists()
+            assert [path.name for path in found.rglob("*")] == ["train"]
+
+
+def test_a_shard_that_could_not_be_saved_leaves_no_folder(tmp_path):
+    """Also where a program saves shards one by one; what an earlier shard lies in stays."""
+    writer = DatasetWriter(tmp_path / "new" / "m.json")
+    for records in ([], [{"id": 1}, 7]):
+        with pytest.raises(O41Error):
+            writer.save("train", None, records, shard_id="one")
+        assert list(tmp_path.iterdir()) == []
+    writer.save("train", None, [{"id": 1}], shard_id="one")
+    before = sorted((tmp_path / "new").rglob("*"))
+    with pytest.raises(O41Error):
+        writer.save("train", None, [], shard_id="two")
+    assert sorted((tmp_path / "new").rglob("*")) == before
 
 
 def test_shares_that_do_not_add_up(lines, tmp_path):
