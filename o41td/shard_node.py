@@ -160,18 +160,18 @@ class Parquet(ShardNode):
     def _unit_rows(self, path: str) -> tuple[int, ...]:
         import pyarrow.parquet as pq
 
+        from o41td.workers.lost_handles import again_if_lost
         from o41td.workers.shard_file import raise_failure
 
         try:
-            metadata = pq.read_metadata(path)
+            metadata = again_if_lost(lambda: pq.read_metadata(path))
         except Exception as error:  # noqa: BLE001 - whatever a damaged file makes Arrow raise is that shard's error
             raise_failure(error, source=self.label, shard=path)
         return tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
 
     def _rows(self, shard: _Shard, start: int, stop: int) -> Any:
-        import pyarrow.parquet as pq
-
-        from o41td.workers.shard_file import open_shard_file, raise_failure
+        from o41td.workers.lost_handles import again_if_lost
+        from o41td.workers.shard_file import raise_failure
 
         ends = list(accumulate(shard.unit_rows))
         first = bisect_right(ends, start)
@@ -181,13 +181,20 @@ class Parquet(ShardNode):
             if ends[group] - shard.unit_rows[group] < stop and shard.unit_rows[group]
         ]
         try:
-            with open_shard_file(shard.path) as file:
-                parquet = pq.ParquetFile(file, page_checksum_verification=True)
-                table = parquet.read_row_groups(groups, columns=self._present(parquet.schema_arrow), use_threads=False)
+            table = again_if_lost(lambda: self._read_groups(shard.path, groups))
         except Exception as error:  # noqa: BLE001 - as above
             raise_failure(error, source=self.label, shard=shard.path)
         skipped = start - (ends[groups[0]] - shard.unit_rows[groups[0]]) if groups else 0
         return table.slice(skipped, stop - start)
+
+    def _read_groups(self, path: str, groups: list[int]) -> Any:
+        import pyarrow.parquet as pq
+
+        from o41td.workers.shard_file import open_shard_file
+
+        with open_shard_file(path) as file:
+            parquet = pq.ParquetFile(file, page_checksum_verification=True)
+            return parquet.read_row_groups(groups, columns=self._present(parquet.schema_arrow), use_threads=False)
 
     def _present(self, schema: Any) -> list[str] | None:
         if self.columns is None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from o41td.encodings import holds_records
 from o41td.errors import O41Error
 from o41td.workers.footer import read_footer
+from o41td.workers.lost_handles import again_if_lost
 from o41td.workers.record_count import count_records
 from o41td.workers.shard_file import open_shard_file
 
@@ -37,9 +38,13 @@ def describe_shard(path: str, encoding: str) -> dict[str, Any]:
     else:
         footer = read_footer(None, path, [])
         rows, groups, size_bytes, version = footer.num_rows, len(footer.rows), footer.size_bytes, footer.version
-        with open_shard_file(path) as file:
-            columns = [[column.name, str(column.type)] for column in pq.ParquetFile(file).schema_arrow]
+        columns = again_if_lost(lambda: _columns_of(path))
     return {"rows": rows, "row_groups": groups, "bytes": size_bytes, "version": version, "columns": columns}
+
+
+def _columns_of(path: str) -> list[list[str]]:
+    with open_shard_file(path) as file:
+        return [[column.name, str(column.type)] for column in pq.ParquetFile(file).schema_arrow]
 
 
 def _answer(path: str, encoding: str) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from o41td.errors import CorruptDataError
 from o41td.fields import FieldPlan, value_bytes
 from o41td.projection import FieldProjection, PlanMemory, ProjectionPlan
+from o41td.workers.lost_handles import again_if_lost
 from o41td.workers.messages import FooterRead
 from o41td.workers.shard_file import (
     ShardIdentity,
+    check_unchanged,
     content_version,
     indexed_identity,
     not_parquet,
@@ -137,7 +139,10 @@ def read_footer(
     if identity.size_bytes < 12:
         raise not_parquet(f"it has {identity.size_bytes} bytes", source=source, shard=path)
     try:
-        version, metadata, schema = _read(objects, path, identity)
+        version, metadata, schema = again_if_lost(
+            lambda: _read(objects, path, identity),
+            reopen=lambda: check_unchanged(identity, path, objects, source=source),
+        )
     except Exception as error:  # noqa: BLE001 - whatever a damaged file makes Arrow raise is that shard's error
         raise_failure(error, source=source, shard=path)
     plan = (plans or PlanMemory()).plan_of(schema, fields, source=source, shard=path)

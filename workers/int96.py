@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from o41td.errors import ValueRefusedError
 from o41td.projection import FieldProjection, ProjectionPlan
+from o41td.workers.lost_handles import again_if_lost
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.row_group_stream import RowGroupStream
 
@@ -81,7 +82,9 @@ class Int96Check:
         """
         if not self._items or not table.num_rows:
             return
-        seconds = self._stream_of(row_group).read_rows(row_start, row_start + table.num_rows)
+        seconds = again_if_lost(
+            lambda: self._stream_of(row_group).read_rows(row_start, row_start + table.num_rows), reopen=self.close
+        )
         wrapped = [(row, item, value) for item in self._items.values() for row, value in _wrapped(item, table, seconds)]
         if wrapped:
             row, item, value = min(wrapped, key=lambda found: found[0])

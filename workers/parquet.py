@@ -11,7 +11,6 @@ costs 40 % on tokens in page faults.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
 from collections import OrderedDict
@@ -29,6 +28,7 @@ from o41td.memory_costs import MAX_OPEN_SHARDS, STREAM_BATCH_BYTES, stream_bytes
 from o41td.projection import PlanMemory
 from o41td.workers.footer import metadata_of_tail
 from o41td.workers.int96 import Int96Check
+from o41td.workers.lost_handles import again_if_lost
 from o41td.workers.ranges import column_ranges
 from o41td.workers.row_group_stream import RowGroupStream
 from o41td.workers.shard_facts import FactsShelf, ShardFacts, facts_of
@@ -333,20 +333,15 @@ class ShardReader:
             )
 
     def _fresh(self, read: Callable[[], Any]) -> Any:
-        """Reads; once again where a network file system lost the open handle, though not the file.
+        """Reads; once again where a network file system lost the open handle."""
+        return again_if_lost(read, reopen=self._reopen)
 
-        Opened anew it is the same file, or refused. What was being streamed has handles of its own, and begins again.
-        """
-        try:
-            return read()
-        except OSError as error:
-            if error.errno != errno.ESTALE:
-                raise
+    def _reopen(self) -> None:
+        """Opens the file anew, the same or refused; what was streamed has handles of its own, and begins again."""
         self._held.drop_reader(id(self))
         self._file.close()
         self._file, self._parquet = self._opened()
         self._check_unchanged()
-        return read()
 
     def _stream(self, row_group: int, decoding_bytes: int) -> RowGroupStream:
         return RowGroupStream(

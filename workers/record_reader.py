@@ -18,6 +18,7 @@ import numpy as np
 from o41td.errors import ChangedDataError, CorruptDataError, DataError
 from o41td.fields import FieldPlan
 from o41td.memory_costs import RECORD_READ_AHEAD_BYTES
+from o41td.workers.lost_handles import LocalFile
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.ranges import ByteRange
 from o41td.workers.record_decoder import DecodedRecords, RecordDecoder, RecordProjector
@@ -45,7 +46,7 @@ def max_record_bytes_of(max_row_group_bytes: int) -> int:
 def open_record_file(path: str, objects: RemoteObjects | None = None, info: ObjectInfo | None = None) -> Any:
     """Opens a shard of records for reading from its beginning; the caller closes it. `info` is a remote one's."""
     if objects is None:
-        return open(path, "rb", buffering=_BUFFER_BYTES)
+        return io.BufferedReader(LocalFile(path), _BUFFER_BYTES)
     from o41td.workers.read_ahead_file import ReadAheadFile  # with all that reaches stores
 
     assert info is not None, "a remote shard is known before it is read"

@@ -29,10 +29,12 @@ from o41td.json_values import json_value
 from o41td.listing import is_local
 from o41td.projection import PACKED_BITS, PACKED_KEY
 from o41td.workers.child_storage import objects_of
+from o41td.workers.lost_handles import LocalFile
 from o41td.workers.record_feed import open_feed
 from o41td.workers.record_reader import open_record_file
 
 if TYPE_CHECKING:
+    from o41td.workers.remote_file import RemoteFile
     from o41td.workers.remote_objects import RemoteObjects
 
 __all__ = ["values_of_rows"]
@@ -71,7 +73,8 @@ def values_of_rows(
 def _cells_of_columns(
     path: str, _encoding: str, units: _Units, columns: _Columns, objects: RemoteObjects | None
 ) -> Iterator[tuple[int, list[Any]]]:
-    with pq.ParquetFile(path if objects is None else _remote_file(path, objects)) as shard:
+    file = LocalFile(path) if objects is None else _remote_file(path, objects)
+    with file, pq.ParquetFile(pa.PythonFile(file, mode="r")) as shard:
         names = [_column_named(shard.schema_arrow.names, path, *column) for column in columns]
         for group, places in units.items():
             batches = shard.iter_batches(_BATCH_ROWS, row_groups=[group], columns=list(dict.fromkeys(names)))
@@ -84,10 +87,10 @@ def _cells_of_columns(
                 yield place, [_cell(batch, name, row - first) for name in names]
 
 
-def _remote_file(path: str, objects: RemoteObjects) -> pa.PythonFile:
+def _remote_file(path: str, objects: RemoteObjects) -> RemoteFile:
     from o41td.workers.remote_file import RemoteFile
 
-    return pa.PythonFile(RemoteFile(objects, path, objects.stat(path)), mode="r")
+    return RemoteFile(objects, path, objects.stat(path))
 
 
 def _cells_of_records(

@@ -26,6 +26,7 @@ from o41td.errors import O41Error
 from o41td.fields import FieldPlan
 from o41td.listing import is_local
 from o41td.workers.child_storage import objects_of
+from o41td.workers.lost_handles import again_if_lost
 from o41td.workers.parquet import ReaderPool
 from o41td.workers.ranges import ByteRange, column_ranges
 from o41td.workers.shard_file import open_shard_file
@@ -166,9 +167,13 @@ def _checksums_of(sample: Mapping[str, Any], reader: Any, objects: RemoteObjects
         info = reader.facts.identity.info
         header = objects.read(sample["path"], ByteRange(start, min(start + _HEADER_BYTES, info.size_bytes)), info)
         return has_page_checksum(bytes(header))
-    with open_shard_file(sample["path"]) as file:
+    return has_page_checksum(again_if_lost(lambda: _read_at(sample["path"], start)))
+
+
+def _read_at(path: str, start: int) -> bytes:
+    with open_shard_file(path) as file:
         file.seek(start)
-        return has_page_checksum(file.read(_HEADER_BYTES))
+        return bytes(file.read(_HEADER_BYTES))
 
 
 def _answer(sample: Mapping[str, Any], max_row_group_bytes: int, objects: RemoteObjects | None) -> dict[str, Any]:
