@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 import timeit
 from collections.abc import Sequence
@@ -136,16 +137,20 @@ def folder_figures(job: StreamJob) -> list[FolderFigures]:
 
 def _folder_figures(name: str, path: str, wanted_bytes: int) -> FolderFigures:
     there = path
-    while not os.path.exists(there) and os.path.dirname(there) != there:
+    while not os.path.lexists(there) and os.path.dirname(there) != there:
         there = os.path.dirname(there)  # it is made when it is needed
-    status = os.statvfs(there)
-    return FolderFigures(
-        name=name,
-        path=path,
-        is_writable=os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK),
-        free_bytes=status.f_bavail * status.f_frsize,
-        wanted_bytes=wanted_bytes,
-    )
+    problem, free = None, None
+    try:
+        with tempfile.TemporaryFile(dir=there):  # without a name: nobody sees it
+            status = os.statvfs(there)
+        if status.f_blocks:  # a tmpfs without a limit says 0
+            free = status.f_bavail * status.f_frsize
+    except OSError as error:
+        reason = error.strerror or str(error)
+        problem = f"nothing can be written there ({reason})"
+        if there != path:
+            problem = f"it cannot be made, as nothing can be written in {there} ({reason})"
+    return FolderFigures(name=name, path=path, problem=problem, free_bytes=free, wanted_bytes=wanted_bytes)
 
 
 def _schemas_probe(sources: Sequence[SourceIndex]) -> list[Probe]:

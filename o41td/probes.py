@@ -77,12 +77,15 @@ class HostFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderFigures:
-    """A folder that a stream writes to: what for, where, and how much it may come to (0: little)."""
+    """A folder that a stream writes to: what for, where, and how much it may come to (0: little).
+
+    `problem` says why nothing can be written there, None where it can. `free_bytes` is None where nobody says.
+    """
 
     name: str
     path: str
-    is_writable: bool
-    free_bytes: int
+    problem: str | None
+    free_bytes: int | None
     wanted_bytes: int
 
 
@@ -160,15 +163,13 @@ def probe_folders(folders: Sequence[FolderFigures]) -> list[Probe]:
     """Returns the probes of the folders that the stream writes to; without any of them it goes on."""
     probes = []
     for folder in folders:
-        found = f"{folder.path}: {human_bytes(folder.free_bytes)} free"
-        if not folder.is_writable:
-            found = f"{folder.path}: it cannot be written"
-        elif folder.wanted_bytes:
-            found += f", {human_bytes(folder.wanted_bytes)} at most for it"
-        bad = not folder.is_writable or folder.free_bytes < max(folder.wanted_bytes, _LITTLE_DISK_BYTES)
-        probes.append(_probe("storage", folder.name, "warn" if bad else "ok", found,
-                             "The stream goes on without: let this user write there, free some room, or name another "
-                             "folder"))  # fmt: skip
+        free = "no limit told" if folder.free_bytes is None else f"{human_bytes(folder.free_bytes)} free"
+        wanted = f", {human_bytes(folder.wanted_bytes)} at most for it" if folder.wanted_bytes else ""
+        short = folder.free_bytes is not None and folder.free_bytes < max(folder.wanted_bytes, _LITTLE_DISK_BYTES)
+        mend = "free some room" if folder.problem is None else "let this user write there"
+        probes.append(_probe("storage", folder.name, "warn" if folder.problem is not None or short else "ok",
+                             f"{folder.path}: {folder.problem or free + wanted}",
+                             f"The stream goes on without: {mend}, or name another folder"))  # fmt: skip
     return probes
 
 

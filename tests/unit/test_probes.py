@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage
+from o41td.checking import folder_figures
 from o41td.host_limits import HostLimits
 from o41td.index import ShardEntry, ShardUnits, index_source
 from o41td.job import StreamJob, job_of
@@ -117,7 +118,8 @@ def test_a_clock_that_is_behind_the_shards_or_slow() -> None:
     ("change", "state"),
     [
         ({}, "ok"),
-        ({"is_writable": False}, "warn"),
+        ({"problem": "nothing can be written there (Permission denied)"}, "warn"),
+        ({"free_bytes": None, "wanted_bytes": 1 << 50}, "ok"),
         ({"free_bytes": 63 << 20}, "warn"),
         ({"wanted_bytes": 2 << 30}, "warn"),
         ({"wanted_bytes": 1 << 30}, "ok"),
@@ -125,9 +127,29 @@ def test_a_clock_that_is_behind_the_shards_or_slow() -> None:
 )
 def test_folders_that_a_stream_writes_to(change: dict, state: str) -> None:
     """One that cannot be written, or has less room than is wanted, is warned of: the stream goes on without."""
-    figures = FolderFigures(name="block cache", path="/c", is_writable=True, free_bytes=1 << 30, wanted_bytes=0)
+    figures = FolderFigures(name="block cache", path="/c", problem=None, free_bytes=1 << 30, wanted_bytes=0)
     (probe,) = probe_folders([replace(figures, **change)])
     assert (probe.group, probe.name, probe.state) == ("storage", "block cache", state)
+
+
+def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    """One that is not there is looked at where it would be made, and nothing stays there; else the reason is told."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    before = sorted(tmp_path.iterdir())
+
+    def told(folder: str) -> str:
+        job = replace(a_job(), cache_dir=str(tmp_path / folder))
+        [probe] = [each for each in probe_folders(folder_figures(job)) if each.name == "block cache"]
+        return f"{probe.state} {probe.found.removeprefix(str(tmp_path))}"
+
+    assert told("a/b").startswith("ok /a/b: ")
+    assert told("a/b").endswith(" free")
+    for place, why in (("file", "Not a directory"), ("link", "No such file or directory")):
+        cannot = f"it cannot be made, as nothing can be written in {tmp_path}/{place} ({why})"
+        assert told(f"{place}/b") == f"warn /{place}/b: {cannot}"
+    assert told("/proc/b").startswith("warn /proc/b: it cannot be made, as nothing can be written in /proc (")
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_bound_above_the_limit_fails() -> None:
