@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from o41td.errors import ValueRefusedError
 from o41td.projection import FieldProjection, ProjectionPlan
+from o41td.workers.leaf_values import leaf_values_of
 from o41td.workers.lost_handles import again_if_lost
 from o41td.workers.object_store import ObjectInfo
 from o41td.workers.row_group_stream import RowGroupStream
@@ -148,5 +149,5 @@ def _leaf_of(item: FieldProjection, column: Any) -> NDArray[np.int64]:
         array = array.field(member)
     for _ in range(item.num_lists):
         array = array.flatten()
-    numbers: NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return numbers
+    numbers = leaf_values_of(array)
+    return numbers.values if numbers.valid is None else np.where(numbers.valid, numbers.values, 0)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from o41td.workers.arrow_cast import large_binary_of
 from o41td.workers.leaf_values import LeafValues, validity_of
 
 __all__ = [
@@ -94,7 +95,7 @@ def bytes_level_of(array: Any) -> ListLevel:
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if types.is_binary_view(array.type):
-        array = array.cast(pa.large_binary())
+        array = large_binary_of(array)
     num_rows = len(array)
     valid = validity_of(array)
     if num_rows == 0:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from o41td.workers.arrow_cast import large_binary_of
 from o41td.workers.slot_rows import SlotRows
 
 __all__ = ["copy_ragged"]
@@ -105,7 +106,7 @@ def _glued(
     _fill_inline(views[:, 0], values.view(np.uint8))
     _fill_inline(views[:, 1], padding.view(np.uint8))
     buffers = [None, pa.py_buffer(views), pa.py_buffer(values), pa.py_buffer(padding)]
-    glued = pa.Array.from_buffers(pa.binary_view(), 2 * num_rows, buffers).cast(pa.large_binary())
+    glued = large_binary_of(pa.Array.from_buffers(pa.binary_view(), 2 * num_rows, buffers))
     return np.frombuffer(glued.buffers()[2], values.dtype, count=num_rows * width).reshape(num_rows, width)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import json
+import struct
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import o41td
@@ -68,6 +71,42 @@ def test_worker_import_stays_light(tmp_path: Path) -> None:
     """A worker imports neither pydantic, nor the command line's libraries, nor s3fs before it meets s3."""
     heavy = {"pydantic", "typer", "rich", "s3fs", "aiohttp", "yaml"}
     assert not modules_after("import o41td.workers", tmp_path) & heavy
+
+
+_DECODE = """
+import numpy as np
+from o41td.fields import FieldPlan
+from o41td.workers.parquet import ShardReader
+fields = [
+    FieldPlan(name="tokens", source="tokens", dtype="i32", shape=(8,), pad=0),
+    FieldPlan(name="packed", source="packed", dtype="i32", shape=(2,), source_dtype="i32"),
+    FieldPlan(name="time", source="time", dtype="i64", null=0),
+    FieldPlan(name="id", source="id", dtype="f32"),
+]
+out = {item.name: np.zeros((50, *item.shape), item.numpy_dtype) for item in fields}
+reader = ShardReader("a.parquet", fields)
+rows = reader.read_rows(0, 0, 50)
+reader.projector.write(rows, out, row_offset_in_shard=0, shard="a.parquet", source="s")
+assert out["tokens"][3].tolist() == [0, 1, 2, 0, 0, 0, 0, 0] and out["packed"][9].tolist() == [9, 10]
+assert out["time"][:2].tolist() == [1_000_000_000, 0] and out["id"][49] == 49
+"""
+
+
+@pytest.mark.parametrize("binary", ["binary", "binary_view"])
+def test_decoding_does_without_arrows_functions(tmp_path: Path, binary: str) -> None:
+    """Ragged lists, packed bytes, INT96 and casts: none imports pyarrow.compute in the middle of a stream."""
+    packed = [struct.pack("<ii", row, row + 1) for row in range(50)]
+    times = [None if row == 1 else 1_000_000_000 for row in range(50)]
+    table = pa.table(
+        {
+            "tokens": [list(range(row % 6)) for row in range(50)],
+            "packed": pa.array(packed, getattr(pa, binary)()),
+            "time": pa.array(times, pa.timestamp("ns")),
+            "id": list(range(50)),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    assert "pyarrow.compute" not in modules_after(_DECODE, tmp_path)
 
 
 def test_a_users_own_folders_do_not_shadow_ours(tmp_path: Path) -> None:
