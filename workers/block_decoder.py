@@ -24,10 +24,11 @@ from o41td.error_records import error_to_record
 from o41td.errors import DataError, O41Error
 from o41td.order.leaving import LeavingOrder
 from o41td.workers.messages import BlockDecoded, BlockFailed, DecodeBlock
-from o41td.workers.parquet import ReaderPool, ShardReader
+from o41td.workers.parquet import ShardReader
 from o41td.workers.phase_clock import PhaseClock
 from o41td.workers.piece import TOGETHER_BYTES, Piece, SourceFormat, Uncached
 from o41td.workers.project import RefusedRows
+from o41td.workers.reader_pool import ReaderPool
 from o41td.workers.slot_rows import Placement
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Reading rows of Parquet shards: open readers, decoded row groups kept for their next slice, every row counted.
+"""Reading rows of a Parquet shard, every row counted: `ShardReader`.
 
 Measured on the benchmark's sets (CPU ns a row for tokens, docs, tabular, images): `read_row_group` by leaf index 19
 600, 12 300, 920, 163 000; with `pre_buffer` 19 600, 12 000, 985, 167 000; `iter_batches` 22 200, 11 900, 1 000 to 1
@@ -12,90 +12,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from o41td.encodings import PARQUET, holds_records
 from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
-from o41td.listing import is_local
-from o41td.memory_costs import MAX_OPEN_SHARDS, STREAM_BATCH_BYTES, stream_bytes
+from o41td.memory_costs import STREAM_BATCH_BYTES, stream_bytes
 from o41td.projection import PlanMemory
 from o41td.workers.footer import metadata_of_tail
+from o41td.workers.held_groups import HeldGroups
 from o41td.workers.int96 import Int96Check
 from o41td.workers.lost_handles import again_if_lost
 from o41td.workers.ranges import column_ranges
 from o41td.workers.row_group_stream import RowGroupStream
-from o41td.workers.shard_facts import FactsShelf, ShardFacts, facts_of
+from o41td.workers.shard_facts import ShardFacts, facts_of
 from o41td.workers.shard_file import check_unchanged, indexed_identity, open_shard_file, raise_failure
 
 if TYPE_CHECKING:
-    from o41td.workers.record_reader import RecordReader
     from o41td.workers.remote_file import RemoteFile
     from o41td.workers.remote_objects import RemoteObjects
 
-__all__ = ["HeldGroups", "ReaderPool", "ShardReader"]
-
-
-class HeldGroups:
-    """Decoded row groups and open streams that were read in part, kept for their next slice.
-
-    The least recently used leave when all together would take more than the limit, or be more than are read side by
-    side: a unit whose last slice another worker was given would stay for good. One is always kept.
-
-    Args:
-        limit_bytes: The limit, about.
-        limit_units: How many there may be.
-    """
-
-    def __init__(self, limit_bytes: int, limit_units: int = sys.maxsize) -> None:
-        self.limit_bytes = limit_bytes
-        self.limit_units = limit_units
-        self._held: OrderedDict[tuple[int, int], tuple[Any, int]] = OrderedDict()
-
-    def __contains__(self, key: tuple[int, int]) -> bool:
-        return key in self._held
-
-    def get(self, key: tuple[int, int]) -> Any:
-        """What is held of (reader, row group), or None."""
-        found = self._held.get(key)
-        if found is None:
-            return None
-        self._held.move_to_end(key)
-        return found[0]
-
-    def make_room(self, nbytes: int) -> None:
-        """Lets go of what would not fit beside one more of so many bytes: called before it is decoded."""
-        while self._held and (
-            len(self._held) >= self.limit_units
-            or sum(size for _, size in self._held.values()) + nbytes > self.limit_bytes
-        ):
-            self.drop(next(iter(self._held)))
-
-    def put(self, key: tuple[int, int], group: Any, nbytes: int) -> None:
-        """Keeps a table or stream."""
-        self.drop(key)
-        self.make_room(nbytes)
-        self._held[key] = (group, nbytes)
-
-    def drop(self, key: tuple[int, int]) -> None:
-        """Lets go of one."""
-        group, _ = self._held.pop(key, (None, 0))
-        if isinstance(group, RowGroupStream):
-            group.close()
-            del group
-            # The allocator would keep its pages beside the next stream's: 40 MiB with 60 columns. Takes 1 to 3 ms.
-            pa.default_memory_pool().release_unused()
-
-    def drop_reader(self, reader: int) -> None:
-        """Lets go of all that a reader has."""
-        for key in [key for key in self._held if key[0] == reader]:
-            self.drop(key)
+__all__ = ["ShardReader"]
 
 
 class ShardReader:
@@ -385,121 +325,3 @@ class ShardReader:
             word = "fewer" if got < expected else "more"
             why = f"the row group holds {word} rows than the footer says: {got} of {expected}"
             raise CorruptDataError(why, source=self.source, shard=self.path, row_group=row_group)
-
-
-class ReaderPool:
-    """Open readers of many shards: the least recently used is closed, so descriptors stay few.
-
-    Args:
-        objects: Where remote shards are read; None where none is.
-        facts: What is known of shards.
-        max_open: Readers kept open; each takes one descriptor, and one more where it streams.
-        max_row_group_bytes: As for `ShardReader`; also about what partly read row groups may take together.
-        max_held_units: How many of these there may be.
-
-    Called by: A worker, from one thread.
-    """
-
-    def __init__(
-        self,
-        *,
-        objects: RemoteObjects | None = None,
-        facts: FactsShelf | None = None,
-        max_open: int = MAX_OPEN_SHARDS,
-        max_row_group_bytes: int = 64 << 20,
-        max_held_units: int = sys.maxsize,
-    ) -> None:
-        self._objects = objects
-        self._max_open = max_open
-        self._max_row_group_bytes = max_row_group_bytes
-        self._held = HeldGroups(max_row_group_bytes, max_held_units)
-        self._readers: OrderedDict[tuple[int, str], ShardReader | RecordReader] = OrderedDict()
-        self._facts = FactsShelf() if facts is None else facts
-        self._plans = PlanMemory()
-
-    def reader(
-        self,
-        source_index: int,
-        path: str,
-        fields: Sequence[FieldPlan],
-        *,
-        encoding: str = PARQUET,
-        source: str | None = None,
-        size_bytes: int | None = None,
-        mtime_ns: int | None = None,
-        num_rows: int | None = None,
-        etag: str | None = None,
-        plans: PlanMemory | None = None,
-    ) -> ShardReader | RecordReader:
-        """The open reader of a source's shard, opened if need be.
-
-        Args:
-            source_index: Tells sources with different fields apart.
-            path: As for `ShardReader`, like all that follow.
-            fields: The source's fields.
-            encoding: The source's encoding.
-            source: The source's name.
-            size_bytes: Its size when indexed.
-            mtime_ns: Its modification time when indexed.
-            num_rows: Its rows when indexed; of records, they are counted as they are read.
-            etag: Its etag when indexed.
-            plans: Plans other than those of the fields.
-        """
-        key = (source_index, path)
-        reader = self._readers.get(key)
-        if reader is not None:
-            self._readers.move_to_end(key)
-            return reader
-        while len(self._readers) >= self._max_open:
-            self._readers.popitem(last=False)[1].close()
-        objects = None if is_local(path) else self._objects
-        if holds_records(encoding):
-            reader = self._readers[key] = self._record_reader(
-                path,
-                fields,
-                encoding=encoding,
-                source=source,
-                size_bytes=size_bytes,
-                mtime_ns=mtime_ns,
-                etag=etag,
-                objects=objects,
-            )
-            return reader
-        known = self._facts.get(key)
-        reader = ShardReader(
-            path,
-            fields,
-            source=source,
-            size_bytes=size_bytes,
-            mtime_ns=mtime_ns,
-            num_rows=num_rows,
-            etag=etag,
-            objects=objects,
-            max_row_group_bytes=self._max_row_group_bytes,
-            held=self._held,
-            known=known,
-            plans=plans or self._plans,
-        )
-        self._readers[key] = reader
-        if reader.facts is not known:
-            self._facts.put(key, reader.facts)
-        return reader
-
-    def is_held(self, source_index: int, path: str, row_group: int) -> bool:
-        """Whether a row group is decoded here, or being read in slices, and its next slice is there for the asking.
-
-        Called by: any thread; what it says may have changed the moment after.
-        """
-        reader = self._readers.get((source_index, path))
-        return reader is not None and (id(reader), row_group) in self._held
-
-    def _record_reader(self, path: str, fields: Sequence[FieldPlan], **keys: Any) -> RecordReader:
-        # Imported only where there are records: it brings msgspec, isal and zstandard.
-        from o41td.workers.record_reader import RecordReader
-
-        return RecordReader(path, fields, max_row_group_bytes=self._max_row_group_bytes, **keys)
-
-    def close(self) -> None:
-        """Closes every reader."""
-        while self._readers:
-            self._readers.popitem()[1].close()

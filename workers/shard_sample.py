@@ -27,8 +27,8 @@ from o41td.fields import FieldPlan
 from o41td.listing import is_local
 from o41td.workers.child_storage import objects_of
 from o41td.workers.lost_handles import again_if_lost
-from o41td.workers.parquet import ReaderPool
 from o41td.workers.ranges import ByteRange, column_ranges
+from o41td.workers.reader_pool import ReaderPool
 from o41td.workers.shard_file import open_shard_file
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from o41td.errors import CorruptDataError, O41Error
 from o41td.fields import FieldPlan
 from o41td.json_values import json_value
 from o41td.projection import PACKED_KEY
-from o41td.workers.parquet import ReaderPool
+from o41td.workers.reader_pool import ReaderPool
 from o41td.writing.column_inputs import opened
 from o41td.writing.inputs import InputFile, read_inputs
 

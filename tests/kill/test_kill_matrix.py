@@ -40,7 +40,7 @@ STALL_TIMEOUT_S = 5
 NUM_BATCHES = 12
 WORKER_POINTS = {
     "fetching": "call.ShardReader.read_rows",
-    "slot begun": "return._ColumnWriter.write",
+    "slot begun": "return.ColumnWriter.write",
     "slot committed": "return.Channel.send.BlockDecoded",
 }
 COORDINATOR_POINTS = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import record_writer
 from o41td.errors import ValueRefusedError
 from o41td.fields import FieldPlan
-from o41td.workers.parquet import ReaderPool
+from o41td.workers.reader_pool import ReaderPool
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 NEAR = st.sampled_from([0, 1, -1, 2**24, 2**24 + 1, 2**31 - 1, 2**31, 2**53, 2**53 + 1, -(2**53) - 1, 2**62 + 1])

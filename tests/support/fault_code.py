@@ -30,7 +30,7 @@ POINTS = {
     "TaskDesk.next_for",
     "WorkerCrew.give",
     "WorkerPool.end_all",
-    "_ColumnWriter.write",
+    "ColumnWriter.write",
     "start_child",
 }
 _HEADROOM_BYTES = 64 << 20

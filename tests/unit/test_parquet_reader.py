@@ -15,7 +15,8 @@ from o41td.errors import ChangedDataError, CorruptDataError, StorageError
 from o41td.fields import FieldPlan
 from o41td.workers import parquet, row_group_stream
 from o41td.workers.footer import read_footer
-from o41td.workers.parquet import ReaderPool, ShardReader
+from o41td.workers.parquet import ShardReader
+from o41td.workers.reader_pool import ReaderPool
 from read_shard import read_shard
 
 ID = FieldPlan(name="id", source="id", dtype="i64")

@@ -14,9 +14,9 @@ from o41td.errors import ChangedDataError, CorruptDataError
 from o41td.fields import FieldPlan
 from o41td.workers.block_fetcher import BlockFetcher
 from o41td.workers.messages import DecodeBlock
-from o41td.workers.parquet import ReaderPool
 from o41td.workers.piece import SourceFormat
 from o41td.workers.ranges import column_ranges
+from o41td.workers.reader_pool import ReaderPool
 from o41td.workers.record_count import count_records
 from o41td.workers.row_values import values_of_rows
 from o41td.workers.shard_facts import FactsShelf
