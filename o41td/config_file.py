@@ -63,6 +63,8 @@ def read_document(path: str | os.PathLike[str], *, noun: str = "config") -> dict
 
 def _parse_json(text: str) -> Any:
     """JSON in which a key may not stand twice."""
+    if not text.strip():
+        raise ValueError("it is empty")
     return parse_plain_json(text, max_bytes=_MAX_CHARACTERS)
 
 

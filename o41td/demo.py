@@ -132,6 +132,8 @@ def write_demo_data(
     wanted = [path for paths in shards.values() for path in paths]
     if all(path.is_file() for path in wanted):
         return shards
+    if folder.exists() and not folder.is_dir():
+        raise StorageError("this is a file, and the sample is a folder", uri=folder, advice="Name a folder")
     if folder.exists() and any(folder.iterdir()):
         raise StorageError(
             "this folder holds something, but not the whole sample",

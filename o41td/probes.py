@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from o41td.counted import counted_text
 from o41td.host_limits import TASKS_A_PROCESS, HostLimits, limit_that_stops
 from o41td.index import SourceIndex
 from o41td.job import StageJob, StreamJob
@@ -123,7 +124,8 @@ def probe_host(host: HostFigures, *, threads: int, bound: Mapping[str, Any], lim
     )
     small = host.shm_free_bytes is None or host.shm_free_bytes < arena
     return [
-        _probe("host", "cores", "warn" if crowded else "ok", f"{host.cores} cores for {threads} workers",
+        _probe("host", "cores", "warn" if crowded else "ok",
+               f"{counted_text(host.cores, 'core')} for {counted_text(threads, 'worker')}",
                f"Set threads to {host.cores} or fewer: more workers than cores decode no faster"),
         _probe("host", "memory", "fail" if over else "ok", f"{memory} on this host",
                "Lower buffer_rows, threads or lookahead, or raise memory_limit_bytes; `o41td plan` shows the terms"),

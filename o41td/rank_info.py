@@ -41,7 +41,8 @@ def check_rank(rank: object, world_size: object) -> tuple[int, int]:
         allowed = "of 0 or more, below the world size"
         if size is not None and size < ANY_WORLD:
             allowed = f"from 0 to {size - 1} (world size {size})"
-        problems.append(("rank", f"{rank!r} is not allowed; give an integer {allowed}"))
+        wanted = "0, or a larger world size" if size == 1 else f"an integer {allowed}"
+        problems.append(("rank", f"{rank!r} is not allowed; give {wanted}"))
     if problems or number is None or size is None:
         raise ConfigError("this rank does not make sense", problems=problems)
     return number, size

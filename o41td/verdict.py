@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from o41td.counted import counted_text
 from o41td.percentages import percent_text
 
 __all__ = ["Verdict", "verdict_of"]
@@ -183,7 +184,8 @@ def _working(loader: Mapping[str, Any], evidence: tuple[str, ...]) -> Verdict:
     cores = loader["cores"]
     advice = f"Raise threads: {len(workers)} workers run, and the host has {cores} cores"
     if len(workers) >= cores:
-        advice = f"The host has {cores} cores for {len(workers)} workers: fewer or narrower fields, or a larger host"
+        crowd = f"{counted_text(cores, 'core')} for {counted_text(len(workers), 'worker')}"
+        advice = f"The host has {crowd}: fewer or narrower fields, or a larger host"
     return Verdict(
         limit="decoding",
         text="decoding is the limit: the loop waits for workers",

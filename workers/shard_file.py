@@ -19,6 +19,7 @@ import pyarrow as pa
 from o41td.encodings import foreign_format_of
 from o41td.errors import ChangedDataError, CorruptDataError, DataError, MissingShardError, StorageError
 from o41td.index import version_of_etag
+from o41td.listing import is_local, local_path_of
 from o41td.workers.object_store import ObjectInfo, compares_answers
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "remote_version",
 ]
 
+_MARK = b"PAR1"
 _HEAD_BYTES = 32 << 10
 _TAIL_BYTES = 64 << 10
 _SAMPLE_BYTES = 4 << 10
@@ -207,11 +209,24 @@ def failure_of(
 
 def not_parquet(reason: str, *, source: str | None, shard: str) -> CorruptDataError:
     """Returns the error of a shard that is no Parquet file, with what to do about one whose format is known."""
+    if "magic bytes not found" in reason and _begins_as_parquet(shard):
+        reason = "it begins as one, and its end is missing: it was cut short, or is still being written"
     known = foreign_format_of(shard)
     advice = f"Its suffix says {known}: `o41td write {shard} --to FOLDER` makes shards of it" if known else None
     return CorruptDataError(
         f"the shard is no readable Parquet file: {reason}", source=source, shard=shard, advice=advice
     )
+
+
+def _begins_as_parquet(shard: str) -> bool:
+    """Whether a local file has Parquet's mark at its beginning; false of any that cannot be read."""
+    if not is_local(shard):
+        return False
+    try:
+        with open(local_path_of(shard), "rb") as file:
+            return file.read(len(_MARK)) == _MARK
+    except OSError:
+        return False
 
 
 def raise_failure(error: BaseException, *, source: str | None, shard: str, row_group: int | None = None) -> NoReturn:

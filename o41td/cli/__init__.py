@@ -24,6 +24,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -31,9 +32,28 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line on `sys.argv` and leave with its exit code."""
+    _fill_standard_streams()
     try:
         from o41td.cli.app import run_app
 
         run_app()
     except KeyboardInterrupt:  # before the command began, or a second one while it was ending
         sys.exit(130)
+
+
+def _fill_standard_streams() -> None:
+    """Gives standard streams that are closed to the null device.
+
+    Otherwise the next file or socket to be opened would have the number of one, and be written to for it.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - a descriptor, for good

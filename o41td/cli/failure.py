@@ -71,8 +71,10 @@ def exit_code_of(action: Callable[[], object], *, debug: bool) -> int:
             traceback.print_exc()
         try:
             sys.stdout.flush()
-        except OSError:  # it was standard output that failed
+        except OSError as of_output:  # what was not written before cannot be written now either
             _leave_stdout()
+            if isinstance(error, OSError) and error.errno == of_output.errno:
+                return _explained(f"o41td: standard output cannot be written: {of_output.strerror}.", 1)
         return _explained(*_sentence_and_code(error))
     if result == 130:  # typer makes this of a KeyboardInterrupt
         return _explained("Interrupted.", 130)

@@ -185,6 +185,8 @@ def run_write(
                 cutter.add(split, batch)
                 tell()
         finished = cutter.finish(rows=reading.rows, digest=reading.digest)
+        if not finished:
+            raise ConfigError("the inputs have no rows, so there is nothing to write", where=", ".join(job.inputs))
     return WriteReport(
         manifest_uri=writer.commit_manifest(),
         shards=finished,

@@ -178,6 +178,8 @@ def run_pack(
                 at = WriteProgress(rows_read=packing.rows, input_bytes=packing.input_bytes, shards=len(shards))
                 on_progress(at)
         finished = cutter.finish(rows=rows, digest=digest)
+        if not finished:
+            raise ConfigError("the inputs have no tokens to make a sequence of", where=", ".join(job.inputs))
     return PackReport(
         manifest_uri=writer.commit_manifest(), shards=finished, reused=cutter.reused, counts=packing.counts
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -164,10 +165,28 @@ def test_control_characters_are_shown_not_sent(tmp_path: Path) -> None:
 def test_a_full_disk_behind_standard_output(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
     """Output that cannot be written is one line on standard error, not a bug of ours."""
     config = toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", write_shards([20]), 1.0)]}])
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:
-        done = subprocess.run(words_of("plan", config), stdout=full, stderr=subprocess.PIPE, text=True, timeout=110)
-    said = "o41td: this host does not let it go on: No space left on device. --debug tells what was tried.\n"
+        done = subprocess.run(
+            words_of("plan", config), stdout=full, stderr=subprocess.PIPE, env=env, text=True, timeout=110
+        )
+    said = "o41td: standard output cannot be written: No space left on device.\n"
     assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(tmp_path: Path, write_shards: shard_writer.ShardWriter, closed: str) -> None:
+    """What is closed is as the null device: the exit code tells, and nothing is written to another file instead."""
+    config = toml_config(tmp_path / "c.toml", [{"batch_size": 4, "sources": [("a", write_shards([20]), 1.0)]}])
+    run = [*words_of("run", config), "--checkpoint", tmp_path / "saved.json"]
+    absent = words_of("plan", tmp_path / "absent.toml")
+    for words, code in ((run, 0), (absent, 2)):
+        typed = f"{shlex.join(map(str, words))} {closed}"
+        done = subprocess.run(typed, shell=True, capture_output=True, text=True, timeout=110)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+        assert (">&-" not in closed or "2>" in closed) or done.stdout == ""
+    assert o41td("run", config, "--resume", tmp_path / "saved.json", "--json").code == 0
 
 
 def test_letters_that_an_output_lacks(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:

@@ -80,6 +80,8 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep me")
     with pytest.raises(StorageError, match=str(tmp_path)):
         write_demo_data(tmp_path)
+    with pytest.raises(StorageError, match="this is a file"):
+        write_demo_data(tmp_path / "mine.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

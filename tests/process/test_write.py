@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -145,6 +146,21 @@ def test_a_job_that_comes_to_nothing_leaves_no_folder_that_it_made(lines, tmp_pa
             assert o41td(*arguments, "--to", to).code != 0
             assert not (tmp_path / "a").exists()
             assert [path.name for path in found.rglob("*")] == ["train"]
+
+
+def test_inputs_without_rows_are_told_and_claim_nothing(tmp_path):
+    """Of files without a row, or rows without a token, no data set is made: exit 2, in words about the inputs."""
+    (tmp_path / "none.jsonl").touch()
+    pq.write_table(pa.table({"tokens": pa.array([[], []], pa.list_(pa.int32()))}), tmp_path / "empty.parquet")
+    for arguments, said in (
+        (("write", tmp_path / "none.jsonl"), "the inputs have no rows"),
+        (("pack", tmp_path / "none.jsonl", "--length", "4"), "the inputs have no tokens"),
+        (("pack", tmp_path / "empty.parquet", "--length", "4"), "the inputs have no tokens"),
+    ):
+        done = o41td(*arguments, "--to", tmp_path / "out")
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_shard_that_could_not_be_saved_leaves_no_folder(tmp_path):

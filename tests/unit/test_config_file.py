@@ -114,6 +114,7 @@ def test_the_quarantine_file_is_beside_the_config_by_default_too(tmp_path, monke
         ("c.ini", "", "suffix '.ini' is unknown"),
         ("c", "", "suffix '' is unknown"),
         ("c.json", "{", "cannot be parsed"),
+        ("c.json", " \n", "cannot be parsed: it is empty"),
         ("c.json", '{"seed": 1, "seed": 2}', "'seed' stands twice"),
         ("c.json", "[]", "does not hold a table"),
         ("c.toml", "a = ", "cannot be parsed: Invalid value (at end of document)"),

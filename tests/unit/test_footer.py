@@ -136,6 +136,15 @@ def test_not_a_parquet_file(tmp_path):
             read_footer(None, str(tmp_path / name), [ID])
 
 
+def test_a_shard_that_was_cut_short(tmp_path):
+    """It begins as Parquet, so it is told as what it is."""
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": list(range(1000))}), path)
+    os.truncate(path, 2000)
+    with pytest.raises(CorruptDataError, match="its end is missing: it was cut short, or is still being written"):
+        read_footer(None, path, [])
+
+
 def test_schema_is_checked(tmp_path):
     """A shard without a field's column is refused by its footer."""
     path = write(tmp_path / "a.parquet", np.arange(3))
