@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from o41td.counted import counted_text
 from o41td.errors import MemoryBoundError
 from o41td.loader_shape import BATCHES_GATHERING, BATCHES_IN_HAND, SLOT_ADVISED_BYTES, LoaderShape
 from o41td.memory_costs import (
@@ -129,15 +130,16 @@ class MemoryBound:
         """How one term comes about, in the words of the settings."""
         shape = self.shape
         batch = human_bytes(batch_bytes_of(shape.field_row_bytes, shape.batch_size))
-        workers = f"{shape.threads} worker{'' if shape.threads == 1 else 's'}"
-        num_windows = len(shape.window_rows)
-        windows = f"{sum(shape.window_rows)} rows in {num_windows} window{'' if num_windows == 1 else 's'}"
+        workers = counted_text(shape.threads, "worker")
+        rows = f"{counted_text(shape.batch_size, 'row')} ({batch})"
+        block = f"{counted_text(shape.block_rows, 'row')} ({human_bytes(shape.slot_bytes)})"
+        windows = f"{counted_text(sum(shape.window_rows), 'row')} in {counted_text(len(shape.window_rows), 'window')}"
         kept = windows if shape.window_rows else "all of whose rows stay decoded"
         stories = {
-            "arena": f"{shape.num_slots} slots of {shape.block_rows} rows ({human_bytes(shape.slot_bytes)})",
+            "arena": f"{counted_text(shape.num_slots, 'slot')} of {block}",
             "decode": f"{workers}, {human_bytes(_decode_bytes_of(shape))} each",
-            "batches": f"{_batches_of(shape)} batches of {shape.batch_size} rows ({batch})",
-            "plan": f"{shape.num_shards} shards, {shape.num_units} units, {kept}",
+            "batches": f"{counted_text(_batches_of(shape), 'batch', 'batches')} of {rows}",
+            "plan": f"{counted_text(shape.num_shards, 'shard')}, {counted_text(shape.num_units, 'unit')}, {kept}",
             "processes": f"1 coordinator, {workers}",
         }
         return stories.get(term, "")

@@ -17,16 +17,24 @@ __all__ = ["PAPER_WIDTH", "open_console"]
 PAPER_WIDTH = 1000
 """Columns where nothing limits them: nothing that a command prints is wider."""
 
+_LEAST_WIDTH = 72
+"""Columns into which the tables fit, but for wide ones of the data itself."""
+
 
 def open_console() -> Console:
     """A console on standard output, which in a pipe or a file wraps and cuts nothing, unless `COLUMNS` says otherwise.
 
-    Numbers and paths in what is printed are left uncoloured.
+    Numbers and paths in what is printed are left uncoloured. Where there are few columns, lines are made for more: a
+    terminal wraps them more readably than a table whose cells have a letter a line, or that leaves some out.
     """
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    width = None if "COLUMNS" in os.environ else PAPER_WIDTH
-    return Console(file=cast("TextIO", _Trimmed(sys.stdout)), width=width, highlight=False)
+        console = Console(highlight=False)
+    else:
+        width = None if "COLUMNS" in os.environ else PAPER_WIDTH
+        console = Console(file=cast("TextIO", _Trimmed(sys.stdout)), width=width, highlight=False)
+    if console.width < _LEAST_WIDTH:  # noqa: PLR1730 - a width that was set no longer follows the window
+        console.width = _LEAST_WIDTH
+    return console
 
 
 class _Trimmed(io.TextIOBase):

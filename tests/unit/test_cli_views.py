@@ -156,10 +156,11 @@ def test_in_a_pipe_nothing_is_wrapped_or_filled_up(monkeypatch: pytest.MonkeyPat
     open_console().print(table)
     assert [line.strip() for line in paper.getvalue().splitlines()] == ["a", "x" * 300, "short"]
     assert all(line == line.rstrip() for line in paper.getvalue().splitlines())
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(sys, "stdout", narrow := io.StringIO())
-    open_console().print("y" * 100)
-    assert max(map(len, narrow.getvalue().splitlines())) == 40
+    for columns, width in (("90", 90), ("20", 72)):  # fewer than a table needs are left to the terminal to wrap
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr(sys, "stdout", narrow := io.StringIO())
+        open_console().print("y" * 100)
+        assert max(map(len, narrow.getvalue().splitlines())) == width
 
 
 @pytest.mark.parametrize("width", [80, 120, 1000])

@@ -166,14 +166,14 @@ def test_explain_is_a_table_biggest_first():
     lines = memory_bound(SHAPE).explain().splitlines()
     # decode 134 MiB, arena 120.1 MiB, processes 113 MiB.
     assert [line.split()[0] for line in lines] == ["decode", "arena", "processes", "batches", "plan", "total"]
-    assert "15 slots of 1024 rows (8.0 MiB)" in lines[1]
+    assert "15 slots of 1,024 rows (8.0 MiB)" in lines[1]
     assert "120.1 MiB" in lines[1]
     assert lines[3].split()[1:3] == ["1.3", "MiB"]
-    assert lines[4].endswith("20 shards, 1000 units, 8192 rows in 2 windows")
+    assert lines[4].endswith("20 shards, 1,000 units, 8,192 rows in 2 windows")
     one = memory_bound(replace(SHAPE, window_rows=(512,))).explain()
     assert "512 rows in 1 window\n" in one
     resident = memory_bound(replace(SHAPE, window_rows=(), extra_slots=9)).explain().splitlines()
-    assert resident[4].endswith("20 shards, 1000 units, all of whose rows stay decoded")
+    assert resident[4].endswith("20 shards, 1,000 units, all of whose rows stay decoded")
 
 
 @pytest.mark.parametrize(
