@@ -28,7 +28,7 @@ def read_document(path: str | os.PathLike[str], *, noun: str = "config") -> dict
     """
     file = Path(path)
     parse = _PARSERS.get(file.suffix.lower())
-    if file.is_dir():
+    if os.path.isdir(file):  # pathlib's own raises where a folder may not be entered
         raise ConfigError(f"this is a folder, not a {noun} file", where=str(file))
     if parse is None and not os.path.exists(file):
         raise ConfigError("there is no such file", where=str(file), advice="Check the path")

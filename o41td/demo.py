@@ -130,11 +130,11 @@ def write_demo_data(
     folder = Path(folder)
     shards = {source.name: _shard_paths(folder, source) for source in _SOURCES}
     wanted = [path for paths in shards.values() for path in paths]
-    if all(path.is_file() for path in wanted):
+    if all(map(os.path.isfile, wanted)):
         return shards
-    if folder.exists() and not folder.is_dir():
+    if os.path.exists(folder) and not os.path.isdir(folder):
         raise StorageError("this is a file, and the sample is a folder", uri=folder, advice="Name a folder")
-    if folder.exists() and any(folder.iterdir()):
+    if _holds_something(folder):
         raise StorageError(
             "this folder holds something, but not the whole sample",
             uri=folder,
@@ -142,6 +142,19 @@ def write_demo_data(
         )
     _run_writer(folder, on_shard)
     return shards
+
+
+def _holds_something(folder: Path) -> bool:
+    """Whether a folder, which need not be there, holds anything."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(True for _entry in entries)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(
+            f"the sample could not be written: {error.strerror}", uri=folder, advice="Name a folder you can write to"
+        ) from error
 
 
 def _shard_paths(folder: Path, source: DemoSource) -> list[Path]:
@@ -194,7 +207,7 @@ def _put_in_place(draft: Path, folder: Path) -> None:
     try:
         draft.rename(folder)  # replaces an empty folder, and nothing else
     except OSError:
-        if not all(path.is_file() for source in _SOURCES for path in _shard_paths(folder, source)):
+        if not all(os.path.isfile(path) for source in _SOURCES for path in _shard_paths(folder, source)):
             raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def show_cache(cache_dir: Path, *, clear: bool, as_json: bool) -> None:
 
     Blocks: for some microseconds a file.
     """
-    if not cache_dir.is_dir():
+    if not os.path.isdir(cache_dir):
         raise UsageProblem(f"{cache_dir} is no folder; give a config's cache_dir")
     folder = CacheFolder(str(cache_dir))
     files = list(folder.files())

@@ -40,7 +40,7 @@ def check_plot(path: Path) -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageProblem("--plot needs matplotlib, which is not installed: pip install 'o41td[plot]'")
-    if path.suffix.lower() not in _KINDS or path.is_dir() or not path.absolute().parent.is_dir():
+    if path.suffix.lower() not in _KINDS or os.path.isdir(path) or not os.path.isdir(path.absolute().parent):
         raise UsageProblem(f"--plot {path}: this must name a {', '.join(_KINDS)} file in a folder that is there")
     check_writable("--plot", path)
 

@@ -21,7 +21,7 @@ def check_writable(option: str, path: Path) -> None:
         UsageProblem: It is a folder, or lies in none, or in one that this user may not write to.
     """
     folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir():
+    if os.path.isdir(path) or not os.path.isdir(folder):  # pathlib's own raise where a folder may not be entered
         raise UsageProblem(f"{option} {path}: this must name a file in a folder that is there")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageProblem(f"{option} {path}: this user may not write into its folder")

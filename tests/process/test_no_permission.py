@@ -89,6 +89,11 @@ def test_folders_that_cannot_be_listed(folder):
         (["write", "unread.parquet", "--to", "new"], 1, "the file cannot be read: Permission denied ("),
         (["run", "c.toml", "--checkpoint", "out/c.json"], 2, "--checkpoint out/c.json: this user may not write into"),
         (["plan", "c.toml", "--plot", "out/c.png"], 2, "--plot out/c.png: this user may not write into its folder"),
+        (["plan", "c.toml", "--plot", "closed/c.png"], 2, "--plot closed/c.png: this user may not write into its"),
+        (["run", "closed/c.toml"], 2, "the config file cannot be read: Permission denied (closed/c.toml"),
+        (["run", "c.toml", "--checkpoint", "closed/c"], 2, "--checkpoint closed/c: this user may not write into"),
+        (["demo", "--folder", "closed/demo"], 1, "the sample could not be written: Permission denied (closed/demo"),
+        (["write", "fine/b.parquet", "--to", "out/x"], 1, "it cannot be written or read: Permission denied ("),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
