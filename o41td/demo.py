@@ -172,9 +172,13 @@ def _run_writer(folder: Path, on_shard: Callable[[int], object] | None) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None
             assert writer.stderr is not None
-            for num_written, _ in enumerate(writer.stdout, start=1):
-                if on_shard is not None:
-                    on_shard(num_written)
+            try:
+                for num_written, _ in enumerate(writer.stdout, start=1):
+                    if on_shard is not None:
+                        on_shard(num_written)
+            except BaseException:
+                writer.kill()  # a writer that is left alone would be waited for
+                raise
             complaint = writer.stderr.read().strip().splitlines()
         if writer.returncode:
             raise StorageError(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from o41td.cli.comparison import compare_with_a_stop
-from o41td.cli.failure import StreamsPartError
+from o41td.cli.ending import AskedToEnd, asked_to_end
+from o41td.cli.failure import Interrupted, StreamsPartError
 from o41td.cli.progress import SilentProgress, progress_on
 from o41td.cli.summary import print_demo_summary
 from o41td.cli.wording import bytes_text, count_text, duration_text
@@ -38,7 +39,16 @@ def run_demo(config_path: Path | None, *, folder: Path | None, stage_batches: in
         O41Error: The config or the data do not allow it.
         UsageProblem: There are too few batches to stop in the middle of.
         StreamsPartError: The streams are not the same.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP.
     """
+    try:
+        with asked_to_end():
+            _run_demo(config_path, folder=folder, stage_batches=stage_batches, as_json=as_json)
+    except AskedToEnd as asked:
+        raise Interrupted(f"{asked.word}.", asked.number) from None
+
+
+def _run_demo(config_path: Path | None, *, folder: Path | None, stage_batches: int | None, as_json: bool) -> None:
     console = Console(highlight=False, quiet=as_json)
     if config_path is None:
         config = _sample(console, folder)

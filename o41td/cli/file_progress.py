@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from rich.console import Console
 
+from o41td.cli.ending import AskedToEnd, asked_to_end
+from o41td.cli.failure import Interrupted
 from o41td.cli.wording import bytes_text, count_text, counted_text, share_text
 from o41td.writing.conversion import WriteJob, WriteProgress
 from o41td.writing.inputs import list_inputs
@@ -62,12 +64,26 @@ def run_shown(
     Returns:
         What `run` returns, and how many seconds it took.
 
+    Raises:
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP.
+
     Blocks: until it is done.
     """
     total_bytes = sum(file.size_bytes for file in list_inputs(job.inputs, job.input_format, to=job.manifest_uri))
     start_s = time.monotonic()
-    with _progress_shown(Console(stderr=True, quiet=quiet), total_bytes) as shown:
-        result = run(
-            lambda at: shown(at.input_bytes, f"{count_text(at.rows_read)} {rows}, {counted_text(at.shards, 'shard')}")
-        )
+    num_shards = 0
+
+    def tell(at: WriteProgress) -> None:
+        nonlocal num_shards
+        num_shards = at.shards
+        shown(at.input_bytes, f"{count_text(at.rows_read)} {rows}, {counted_text(at.shards, 'shard')}")
+
+    try:
+        with asked_to_end(), _progress_shown(Console(stderr=True, quiet=quiet), total_bytes) as shown:
+            result = run(tell)
+    except AskedToEnd as asked:
+        text = asked.word
+        if num_shards:
+            text += f" after {counted_text(num_shards, 'shard')}; the same command goes on from there"
+        raise Interrupted(f"{text}.", asked.number) from None
     return result, time.monotonic() - start_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from command_line import command
+from loader_processes import wait_until
 from memory_use import MemoryWatch
 from o41td import open_batch_stream
 from o41td.demo import DEMO_SHARDS, TOKENS_A_ROW, demo_config, write_demo_data
@@ -83,6 +86,17 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="this is a file"):
         write_demo_data(tmp_path / "mine.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_command_that_is_asked_to_end_leaves_no_draft(tmp_path: Path) -> None:
+    """SIGHUP in the middle of the sample: its writer ends at once, and nothing of it stays."""
+    words = command("demo", "--folder", tmp_path / "a" / "b")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: list(tmp_path.glob("a/b.draft-*/web/*")), "a shard is begun")
+        process.send_signal(signal.SIGHUP)
+        out, err = process.communicate(timeout=110)
+    assert (process.returncode, out, err) == (129, "", "Hung up.\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sample_that_could_not_be_written_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from command_line import o41td
+from command_line import command, o41td
+from loader_processes import wait_until
 from o41td import DatasetConflictError, DatasetWriter
 from o41td.cli.failure import UsageProblem
 from o41td.cli.write import write_job_of
@@ -146,6 +147,19 @@ def test_a_job_that_comes_to_nothing_leaves_no_folder_that_it_made(lines, tmp_pa
             assert o41td(*arguments, "--to", to).code != 0
             assert not (tmp_path / "a").exists()
             assert [path.name for path in found.rglob("*")] == ["train"]
+
+
+def test_a_job_that_is_asked_to_end_leaves_nothing_unfinished(tmp_path):
+    """SIGTERM before the first shard is finished: one line, 143, and neither a claim nor a folder stays."""
+    rows = pa.table({"tokens": pa.array([list(range(50))] * 200_000, pa.list_(pa.int32()))})
+    pq.write_table(rows, tmp_path / "in.parquet", row_group_size=5000)
+    words = command("write", tmp_path / "in.parquet", "--to", tmp_path / "a" / "out")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until((tmp_path / "a" / "out" / "_o41td" / "job.json").exists, "the folder is claimed")
+        process.terminate()
+        out, err = process.communicate(timeout=110)
+    assert (process.returncode, out, err.splitlines()[-1:]) == (143, "", ["Terminated."])
+    assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
 
 
 def test_inputs_without_rows_are_told_and_claim_nothing(tmp_path):
