@@ -71,8 +71,10 @@ def _print_file(console: Console, facts: Mapping[str, Any]) -> None:
     console.print(Text(title, style="bold"), soft_wrap=True)
     layout = facts["layout"]
     if layout is None:
-        console.print(f"{facts['format']}, {bytes_text(facts['size_bytes'])}")
-        console.print(_columns_table(facts["columns"]))
+        rows = "" if facts["sampled_rows"] else ", no rows"
+        console.print(f"{facts['format']}, {bytes_text(facts['size_bytes'])}{rows}")
+        if facts["columns"]:
+            console.print(_columns_table(facts["columns"]))
     else:
         least, median, most = map(count_text, layout["row_group_rows"])
         sizes = least if least == most else f"{least} to {most} (median {median})"

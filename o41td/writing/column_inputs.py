@@ -53,6 +53,10 @@ def csv_batches(path: Path) -> Iterator[Any]:
             for batch in reader:
                 yield from _small(batch)
     except pa.ArrowInvalid as error:
+        if not os.path.getsize(path):
+            raise SchemaError(
+                "the file is empty, and CSV begins with a header", shard=str(path), advice="Leave it out of the inputs"
+            ) from error
         raise SchemaError(
             f"a line does not fit the header and types that the file begins with: {' '.join(str(error).split())}",
             shard=str(path),

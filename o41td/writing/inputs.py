@@ -139,7 +139,9 @@ def read_inputs(files: Sequence[InputFile]) -> Iterator[InputRows]:
                         advice="Check its permissions and its disk",
                     ) from error
                 raise CorruptDataError(
-                    f"the file cannot be read as {file.format} from row {first_row} on: {told}", shard=file.path
+                    f"the file cannot be read as {file.format} from row {first_row} on: {told}",
+                    shard=file.path,
+                    advice="Replace the file, or leave it out of the inputs",
                 ) from error
             if batch is None:
                 break

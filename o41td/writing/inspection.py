@@ -62,7 +62,9 @@ def facts_of(request: Mapping[str, Any]) -> dict[str, Any]:
         for name, column in zip(names, sample.columns)
         if _is_list(column.type) and (not fields or name in wanted)
     }
-    first = sample.slice(0, request["rows"])
+    first = sample.slice(
+        0, min(request["rows"], sample.num_rows)
+    )  # Arrow's table without columns has any rows asked for
     return {
         "path": str(path),
         "format": file.format,

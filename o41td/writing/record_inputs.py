@@ -21,6 +21,7 @@ __all__ = ["json_batches", "message_batches"]
 
 _MAX_RECORD_BYTES = 1 << 28
 _TAKEN_BYTES = 8 << 20
+_MEND = "Mend the file, or leave it out of the inputs"
 
 
 def json_batches(path: Path) -> Iterator[Any]:
@@ -58,9 +59,9 @@ def _decoded(
         try:
             record = decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptDataError(f"{noun} {number} cannot be read: {error}", shard=str(path)) from error
+            raise CorruptDataError(f"{noun} {number} cannot be read: {error}", shard=str(path), advice=_MEND) from error
         if not isinstance(record, dict) or not all(isinstance(key, str) for key in islice(record, 1000)):
-            raise CorruptDataError(f"{noun} {number} is no object with names for keys", shard=str(path))
+            raise CorruptDataError(f"{noun} {number} is no object with names for keys", shard=str(path), advice=_MEND)
         yield record
 
 

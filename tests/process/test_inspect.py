@@ -79,6 +79,17 @@ def test_files_of_other_formats_and_bad_ones(tmp_path, parquet_testing):
             inspect_target(str(path), rows=1)
 
 
+def test_a_file_without_rows(tmp_path):
+    """It has none, and no columns, whatever number of rows is asked for; CSV has a header at least."""
+    (tmp_path / "none.jsonl").touch()
+    (tmp_path / "none.csv").touch()
+    done = o41td("inspect", tmp_path / "none.jsonl")
+    assert (done.code, done.out.split("\n")[2:]) == (0, ["jsonl, 0 B, no rows", ""])
+    done = o41td("inspect", tmp_path / "none.csv")
+    assert done.code == 2
+    assert "the file is empty, and CSV begins with a header" in done.err
+
+
 def test_a_file_whose_suffix_does_not_tell(tmp_path):
     """Its format can be given, as to `write`; also that of lines whose name is a config's."""
     for name in ("a.txt", "a.json"):
@@ -96,7 +107,7 @@ def test_what_to_do_is_said_once(tmp_path):
     with pytest.raises(CorruptDataError) as refused:
         inspect_target(str(cut), rows=1)
     told = str(refused.value)
-    assert (told.count("Replace the shard"), told.count(str(cut))) == (1, 1)
+    assert (told.count("Replace the "), told.count(str(cut))) == (1, 1)
 
 
 def test_what_cannot_be_inspected(tmp_path):
