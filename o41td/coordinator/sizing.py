@@ -15,7 +15,7 @@ last slots from another's: each has room for its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -169,6 +169,10 @@ def size_loader(
         bounds.append(stage_bound)
     bound = max(bounds, key=lambda candidate: (candidate.shape.num_slots, candidate.total_bytes))
     bound.check(limit_bytes)
+    lent_slots = _slots_to_lend(
+        bound.shape.num_slots,
+        (_most_blocks_of_batch(job, *stage, block_rows) for stage in zip(job.stages, sources, strict=True)),
+    )
     return LoaderSize(
         layout=plan_arena(_regions_of(fields), num_slots=bound.shape.num_slots, block_rows=block_rows),
         bound=bound,
@@ -176,16 +180,16 @@ def size_loader(
         resident=tuple(resident),
         window_batches=tuple(_window_batches(job, stage) for stage in job.stages),
         ahead_rows=bound.shape.ahead_rows,
-        lent_slots=tuple(
-            0 if resident[stage] else _slots_to_lend(bound, _most_blocks_of_batch(job, stage_job, found, block_rows))
-            for stage, (stage_job, found) in enumerate(zip(job.stages, sources, strict=True))
-        ),
+        lent_slots=tuple(0 if of_stage else lent_slots for of_stage in resident),
     )
 
 
-def _slots_to_lend(bound: MemoryBound, batch_blocks: int) -> int:
-    """Returns how many slots batches may hold: of those that a stage can do without, one beside the current one."""
-    return max(0, min(_MOST_LENT_SLOTS, bound.shape.num_slots - batch_blocks))
+def _slots_to_lend(num_slots: int, batch_blocks: Iterable[int]) -> int:
+    """Returns how many slots batches may hold: of those that every stage can do without, one beside the current one.
+
+    A batch of one stage may be kept while another is streamed.
+    """
+    return max(0, min(_MOST_LENT_SLOTS, num_slots - max(batch_blocks)))
 
 
 def _without_room_for_nothing(job: StreamJob, sources: Sequence[Sequence[SourceIndex]]) -> StreamJob:

@@ -125,7 +125,7 @@ def test_too_little_memory_is_refused():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_batch_fits_into_the_arena(seed):
-    """For odd row groups, many epochs and many sources, no batch lies in more blocks than there are slots."""
+    """For odd row groups, many epochs and many sources, every batch fits into the slots that are not to lend."""
     rng = random.Random(seed)
     infinite = rng.random() < 0.5
     num_sources = rng.choice([1, 1, 2, 4])
@@ -160,8 +160,24 @@ def test_any_batch_fits_into_the_arena(seed):
     )
     num_rows = 0
     while num_rows < 8000 and (batches := plan.next_batches()):
-        assert max(len(batch.blocks) for batch in batches) <= size.layout.num_slots
+        assert max(len(batch.blocks) for batch in batches) <= size.layout.num_slots - max(size.lent_slots)
         num_rows += sum(batch.num_rows for batch in batches)
+
+
+def test_batches_that_are_kept_leave_room_for_those_of_any_stage():
+    """A stage whose batches may lie in 4 blocks takes the slots that another, which needs 2, could lend."""
+    odd = make_source([[100] * 30 + [51] * 18])
+    even = make_source([[100] * 40], stage=1)
+
+    def sized(stages, sources):
+        return size_loader(
+            job_of(stages, block_rows=101, threads=1, lookahead=1), sources, world_size=1, limit_bytes=GIB
+        )
+
+    alone = sized([(1, 1, 0, False)], [[even]])
+    assert (alone.layout.num_slots, alone.lent_slots) == (4, (2,))
+    beside = sized([(1, 8, 0, False), (1, 1, 0, False)], [[odd], [even]])
+    assert (beside.layout.num_slots, beside.lent_slots) == (4, (0, 0))
 
 
 def _sized(lanes, world_size, ranks, **keys):
