@@ -17,6 +17,7 @@ import pytest
 
 import leaks
 import shard_writer
+from o41td.workers.forking import stay_single_threaded
 
 pytest_plugins = ["stream_fixtures"]
 TESTS = Path(__file__).parent
@@ -25,7 +26,11 @@ KINDS = ("unit", "property", "simulation", "process", "kill", "packaging")
 
 
 def pytest_configure() -> None:
-    """Let processes that tests start hear signals that nohup, or a shell's `&`, has this one and them ignore."""
+    """Let processes that tests start hear signals that nohup, or a shell's `&`, has this one and them ignore.
+
+    Nor do libraries start threads in them when they are imported: half of what a program costs that imports Arrow.
+    """
+    stay_single_threaded()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -225,7 +225,7 @@ from o41td import BatchStreamConfig, open_batch_stream
 role, path, phase, out, err = sys.argv[1:]
 config = BatchStreamConfig.load(path)
 if phase != "starting":
-    fork_loaders_here()
+    fork_loaders_here(after="-c")
 
 def train():
     if phase != "idle":

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from o41td.workers import supervisor
-from o41td.workers.forking import ForkedProcess, stay_single_threaded
+from o41td.workers.forking import ForkedProcess, can_fork, stay_single_threaded
 from o41td.workers.process_title import show_arguments
 from o41td.workers.supervisor import ChildLog, ChildProcess
 
@@ -40,6 +40,7 @@ _IMPORTS = (
     "o41td.coordinator.server",
     "o41td.coordinator.worker_pool",
     "o41td.workers.s3_store",  # before a worker's first look at a store
+    "o41td.workers.s3_client",  # and where it lists one
     "pyarrow.compute",  # at Arrow's first cast
 )
 """What a coordinator's `main` imports, and what its workers do later."""
@@ -116,10 +117,11 @@ def forked_loaders(nursery: Nursery | None) -> Iterator[None]:
         supervisor._started = started
 
 
-def fork_loaders_here() -> None:
-    """From now on has loaders forked off this process itself, a `python -c` that has one thread when it opens a stream.
+def fork_loaders_here(*, after: str) -> None:
+    """From now on has loaders forked off this process itself, if it has one thread when it opens a stream.
 
-    For many forks of a process, of which each opens one stream: a nursery's loader would not be the fork's child.
+    For many forks of a process, of which each opens one stream: a nursery's loader would not be the fork's child. A
+    coordinator's arguments are shown in the place of those behind this process's argument `after`.
     """
     if not _IS_WANTED:
         return
@@ -131,12 +133,12 @@ def fork_loaders_here() -> None:
     def forked(
         module: str, arguments: Sequence[str], ours: socket.socket, theirs: socket.socket, log: ChildLog
     ) -> ChildProcess:
-        if module != _COORDINATOR:
+        if module != _COORDINATOR or not can_fork():
             return started(module, arguments, ours, theirs, log)
         pid = os.fork()
         if not pid:
             request = {"arguments": arguments, "environment": dict(os.environ)}
-            _become_coordinator(request, [theirs.fileno(), log.descriptor, os.open(".", os.O_PATH)], after="-c")
+            _become_coordinator(request, [theirs.fileno(), log.descriptor, os.open(".", os.O_PATH)], after=after)
         return ChildProcess(ForkedProcess(pid), ours)
 
     supervisor._started = forked

@@ -1,7 +1,8 @@
 """Python programs that run as forks of one process which has imported what they need.
 
 Importing PyTorch takes 2.5 s of CPU, and what its first optimizer imports as much again: a dozen processes that train
-would spend their time on that alone. What a fork runs, and how it ends, is as `python PROGRAM` does.
+would spend their time on that alone. What a fork runs, and how it ends, is as `python PROGRAM` does; its loaders are
+forks too, where it has one thread when it opens a stream.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from forked_loaders import fork_loaders_here
 from o41td.workers.forking import stay_single_threaded
 
 __all__ = ["Program", "forked_runs"]
@@ -43,7 +45,7 @@ def forked_runs(
     """
     request = json.dumps([imports, programs])
     done = subprocess.run(
-        [sys.executable, "-P", __file__, request], cwd=folder, capture_output=True, text=True, timeout=timeout_s
+        [sys.executable, __file__, request], cwd=folder, capture_output=True, text=True, timeout=timeout_s
     )
     assert done.returncode == 0, done.stderr
     ended = zip(programs, json.loads(done.stdout))
@@ -55,6 +57,7 @@ def _serve(imports: list[str], programs: list[tuple[list[str], dict[str, str]]])
     os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it
     for module in imports:
         importlib.import_module(module)
+    fork_loaders_here(after=__file__)
     gc.freeze()
     runs = []
     for arguments, environment in programs:
