@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,65 +14,70 @@ import pyarrow.parquet as pq
 import pytest
 
 from c_programs import compiled
+from forked_runs import Program, forked_runs
 from golden_server import golden_server
 from o41td import BatchStreamConfig, Checkpoint, FileSource, ProjectedField, Shuffle, Stage
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-def run(command: list[str], folder: Path, **keys: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python with an example's name, or a module's, and its arguments."""
-    name, *rest = command
-    program = name.split() if name.startswith("-m") else [str(EXAMPLES / f"{name}.py")]
-    return subprocess.run(
-        [sys.executable, *program, *rest], cwd=folder, capture_output=True, text=True, timeout=300, **keys
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        ("add_column", ["[0.91, 0.986]", "{'rate': array([0.75], dtype=float32)}"]),
-        ("decode_images", ["(64, 8, 8) int32"]),
-        # 1000 texts: the 1, cat 2, number and its value 0, sat 3, on 4, the 1, mat 5, and 8 pads of -1
-        ("tokenize_text", [str(1000 * (1 + 2 + 0 + 0 + 3 + 4 + 1 + 5 - 8))] * 2),
-        # Shards of 200 rows, batches of 20, rows 20 to 79 of the fourth are bad: batches 31, 32 and 33.
+LINES = {
+    "add_column": ["[0.91, 0.986]", "{'rate': array([0.75], dtype=float32)}"],
+    "decode_images": ["(64, 8, 8) int32"],
+    # 1000 texts: the 1, cat 2, number and its value 0, sat 3, on 4, the 1, mat 5, and 8 pads of -1
+    "tokenize_text": [str(1000 * (1 + 2 + 0 + 0 + 3 + 4 + 1 + 5 - 8))] * 2,
+    # Shards of 200 rows, batches of 20, rows 20 to 79 of the fourth are bad: batches 31, 32 and 33.
+    "loss_spike": [
+        "batch 31: rows 20 to 39 of {'part-3.parquet': 20}",
+        "batch 32: rows 40 to 59 of {'part-3.parquet': 20}",
+        "batch 33: rows 60 to 79 of {'part-3.parquet': 20}",
+        "spikes of the second run: []",
+        "batches passed over: 3",
+        "[1.0, 2.0, 3.0]",  # the rule that made the labels
+    ],
+    "serve_model": [
+        "True",
         (
-            "loss_spike",
-            [
-                "batch 31: rows 20 to 39 of {'part-3.parquet': 20}",
-                "batch 32: rows 40 to 59 of {'part-3.parquet': 20}",
-                "batch 33: rows 60 to 79 of {'part-3.parquet': 20}",
-                "spikes of the second run: []",
-                "batches passed over: 3",
-                "[1.0, 2.0, 3.0]",  # the rule that made the labels
-            ],
-        ),
-        (
-            "serve_model",
-            [
-                "True",
-                (
-                    "the value 1099511627776 does not fit i32, which holds -2147483648 to 2147483647 "
-                    "(source 'stage0/source0', row 0, column 'age')."
-                ),
-            ],
+            "the value 1099511627776 does not fit i32, which holds -2147483648 to 2147483647 "
+            "(source 'stage0/source0', row 0, column 'age')."
         ),
     ],
-)
-def test_an_example_runs(name: str, lines: list[str], tmp_path: Path) -> None:
+}
+"""What each prints."""
+
+Ended = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the examples run."""
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> dict[str, Ended]:
+    """Runs of the examples, as forks of one process."""
+    programs = {name: Program([str(EXAMPLES / f"{name}.py")]) for name in [*LINES, "curriculum"]}
+    if find_spec("matplotlib"):
+        programs["shortcut"] = Program([str(EXAMPLES / "shortcut.py"), "shares.png"])
+    imports = ["pyarrow.compute", "pyarrow.parquet", "o41td.opening", "o41td.stream", "o41td.nodes"]
+    return dict(zip(programs, forked_runs(imports, list(programs.values()), folder)))
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_an_example_runs(name: str, runs: dict[str, Ended]) -> None:
     """An example ends well, prints what follows from the rows it wrote, and complains of nothing."""
-    done = run([name], tmp_path)
-    assert (done.stdout.splitlines(), done.stderr) == (lines, "")
+    done = runs[name]
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, LINES[name], "")
 
 
-def test_the_planted_shortcut_is_found(tmp_path: Path) -> None:
+def test_the_planted_shortcut_is_found(runs: dict[str, Ended], folder: Path) -> None:
     """The model that looks at the hospital alone is told, and drawn."""
     pytest.importorskip("matplotlib")
-    done = run(["shortcut", "shares.png"], tmp_path)
+    done = runs["shortcut"]
     assert "SOLE_RELIANCE(hospital)\n" in done.stdout
     assert "IGNORED_INPUT(shoe_size)\n" in done.stdout
-    assert (tmp_path / "shares.png").stat().st_size > 1000
+    assert (folder / "shares.png").stat().st_size > 1000
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +132,9 @@ def test_the_c_example_ends_well_on_sigterm_before_it_is_in(c_example: Path, tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_a_curriculum_advances_when_a_stage_is_learnt(tmp_path: Path) -> None:
+def test_a_curriculum_advances_when_a_stage_is_learnt(runs: dict[str, Ended]) -> None:
     """Each stage is left when its loss is low, and what is learnt is how the sums were made: place i counts i times."""
-    done = run(["curriculum"], tmp_path)
+    done = runs["curriculum"]
     easy, hard, weights = done.stdout.splitlines()
     assert done.stderr == ""
     left = [

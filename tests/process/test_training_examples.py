@@ -65,7 +65,7 @@ def torch_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         "of four one dies": Program([*TORCHRUN, "4", elastic, ".", "--die-at", "13"]),
         "two resume": Program([*TORCHRUN, "2", elastic, ".", "--resume"]),
     } | {name: example(name) for name, needed in HOOKS.items() if all(map(find_spec, needed))}
-    imports = ["torch._dynamo", "torch.distributed.launcher", "pyarrow.parquet", "o41td"]
+    imports = ["torch._dynamo", "torch.distributed.launcher", "pyarrow.parquet", "o41td.opening", "o41td.stream"]
     return dict(zip(programs, forked_runs(imports, list(programs.values()), tmp_path_factory.mktemp("torch"))))
 
 

@@ -148,15 +148,18 @@ def _python_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
 
 
+def become_subreaper(*, is_one: bool = True) -> None:
+    """Has orphaned descendants become this process's children from now on, or no longer."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_one), 0, 0, 0)
+
+
 @contextlib.contextmanager
 def _subreaper() -> Iterator[None]:
-    """While it lasts, orphaned descendants become this process's children."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    become_subreaper()
     try:
         yield
     finally:
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        become_subreaper(is_one=False)
 
 
 def _serve(connection: socket.socket) -> None:

@@ -7,19 +7,21 @@ forks too, where it has one thread when it opens a stream.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from forked_loaders import fork_loaders_here
+from forked_loaders import become_subreaper, fork_loaders_here
 from o41td.workers.forking import stay_single_threaded
 
 __all__ = ["Program", "forked_runs"]
@@ -37,6 +39,8 @@ def forked_runs(
 ) -> list[subprocess.CompletedProcess[str]]:
     """Runs programs one after the other; returns how each ended, and what it and its children wrote.
 
+    Fails where one leaves a process behind that does not end by itself in ten seconds.
+
     Args:
         imports: The modules to import first.
         programs: What to run.
@@ -53,6 +57,7 @@ def forked_runs(
 
 
 def _serve(imports: list[str], programs: list[tuple[list[str], dict[str, str]]]) -> None:
+    become_subreaper()
     stay_single_threaded()
     os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it
     for module in imports:
@@ -69,9 +74,28 @@ def _serve(imports: list[str], programs: list[tuple[list[str], dict[str, str]]])
                 os.environ.update(environment)
                 return _run(*arguments)
             exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            _wait_for_orphans(arguments)
             runs.append((exit_code, *(file.seek(0) or file.read() for file in (output, errors))))
     print(json.dumps(runs))
     return None
+
+
+def _wait_for_orphans(arguments: list[str]) -> None:
+    """Waits until a program's children have ended too.
+
+    Blocks: until then; raises an error when they live longer than their trainer by ten seconds.
+    """
+
+    def complain(_number: int, _frame: object) -> NoReturn:
+        raise AssertionError(f"{arguments} left a process behind")
+
+    signal.signal(signal.SIGALRM, complain)
+    signal.alarm(10)
+    with contextlib.suppress(ChildProcessError):  # there is none any more
+        while True:
+            os.waitpid(-1, 0)
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _run(program: str, *arguments: str) -> None:
