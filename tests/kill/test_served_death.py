@@ -21,6 +21,8 @@ from o41td.workers.messages import BatchesGathered, JoinLoader, LoaderOpened, Me
 from served_loader import line_of, trainer
 from stream_reference import Reference, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders", "forked_programs")
+
 
 @pytest.fixture
 def config(write_shards):

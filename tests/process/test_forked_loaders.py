@@ -1,13 +1,16 @@
-"""The loaders that most tests fork off a process are those that users start."""
+"""The loaders and programs that many tests fork off a process are those that users start."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import forked_loaders
+import forked_programs
 from o41td import open_batch_stream
 from stream_reference import stage_of, stream_config
 
@@ -41,3 +44,32 @@ def test_a_forked_loader_is_like_a_started_one(write_shards, nursery):
             seen.append([_seen(pid) for pid in (figures["pid"], worker)])
     started, forked = seen
     assert forked == started
+
+
+def test_a_forked_program_is_like_a_started_one(nursery, tmp_path):
+    """What the system tells of it, its streams, folder, variables, words and code are the same, and Ctrl-C ends it."""
+    code = (
+        "import os, sys\nprint(os.getcwd(), os.environ['OF_ITS_OWN'], len(os.environ), sys.argv, flush=True)\n"
+        "print(sys.stdin.readline(), end='')\nsys.stderr.write('é')\nsys.exit(3)\n"
+    )
+    seen = []
+    for made_by in (None, nursery):
+        for word in ("on\n", None):
+            with (
+                forked_programs.forked_programs(made_by),
+                forked_programs.started(
+                    ["-P", "-c", code, "given"], cwd=tmp_path, env={**os.environ, "OF_ITS_OWN": "x"}, text=True,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                ) as process,
+            ):  # fmt: skip
+                told = [process.stdout.readline(), _seen(process.pid)]
+                if word is None:
+                    process.send_signal(signal.SIGINT)
+                out, err = process.communicate(word)
+                seen.append((*told, out, err.splitlines()[-1], process.returncode))
+    started, forked = seen[:2], seen[2:]
+    assert forked == started
+    assert [(out, err, code) for *_, out, err, code in forked] == [
+        ("on\n", "é", 3),
+        ("", "KeyboardInterrupt", -signal.SIGINT),
+    ]

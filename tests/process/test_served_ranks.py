@@ -18,6 +18,7 @@ from served_loader import result_of, trainer, unused_name
 from stream_reference import Reference, stage_of, stream_config
 
 pytestmark = pytest.mark.usefixtures("forked_loaders")
+forked = pytest.mark.usefixtures("forked_programs")
 
 
 def taken_in_step(streams):
@@ -60,6 +61,7 @@ def test_ranks_of_one_loader_get_what_private_loaders_give(write_shards, serve, 
     assert comings[-1].endswith("has left: 0 of 4 are here")
 
 
+@forked
 def test_eight_ranks_on_one_lane_decode_what_one_decodes(write_shards, serve, join):
     """8 row groups of 400 rows: 8 blocks and 3 200 rows are decoded for eight ranks in step, as for one alone."""
     config = stream_config(stage_of(write_shards([400] * 8), batch_size=10, buffer_rows=100), lanes=1, block_rows=400)
@@ -77,6 +79,7 @@ def test_eight_ranks_on_one_lane_decode_what_one_decodes(write_shards, serve, jo
         assert alone.stats()["blocks_decoded"] == 8
 
 
+@forked
 def test_a_rank_that_takes_nothing_holds_up_no_other(write_shards, serve, join):
     """One lane, slots of 16 rows: rank 0 goes to the end while rank 1 stands still, and rank 1 gets all of its own."""
     config = stream_config(stage_of(write_shards([300, 300]), batch_size=10, buffer_rows=50), lanes=1, block_rows=16)
@@ -92,6 +95,7 @@ def test_a_rank_that_takes_nothing_holds_up_no_other(write_shards, serve, join):
     assert slow.next() is None
 
 
+@forked
 def test_a_connected_stream_moves_and_resumes_as_any_other(write_shards, serve, join, tmp_path):
     """seek, skip, advance, state_dict; a checkpoint goes on with private loaders of another world size, and back."""
     config = stream_config(
@@ -144,6 +148,7 @@ def test_a_rank_that_comes_early_waits_until_the_loader_is_open(write_shards, tm
     assert out.startswith(f"Ready: {name} serves rank 0 of 1".encode())
 
 
+@forked
 def test_who_cannot_connect_is_told_why(write_shards, serve, join):
     """A rank that is taken, one that is not served, a name that is not there, a private loader's name."""
     config = stream_config(stage_of(write_shards([64]), batch_size=4))
@@ -165,6 +170,7 @@ def test_who_cannot_connect_is_told_why(write_shards, serve, join):
     reference.check(join(served.name, 3).next(), number=3)
 
 
+@forked
 def test_what_cannot_be_served_is_refused_with_its_reason(write_shards, serve, tmp_path):
     """A name that is taken, a name that is none, senseless ranks, shards that are not there: code 2 or 1."""
     config = stream_config(stage_of(write_shards([64]), batch_size=4))

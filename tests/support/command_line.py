@@ -18,6 +18,7 @@ from typing import IO
 
 import pytest
 
+from forked_programs import started
 from o41td.cli import main
 
 DEADLINE_S = 110.0
@@ -63,11 +64,12 @@ def o41td_in_a_process(*arguments: str | Path, env: Mapping[str, str] | None = N
 
     Blocks: until it ends, 110 s at most.
     """
-    done = subprocess.run(
-        command(*arguments), env={**os.environ, **(env or {})}, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, timeout=DEADLINE_S,
-    )  # fmt: skip
-    return Finished(done.returncode, done.stdout, done.stderr)
+    with started(
+        command(*arguments)[1:], env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        out, err = process.communicate(timeout=DEADLINE_S)
+    return Finished(process.returncode, out, err)
 
 
 @contextlib.contextmanager
@@ -104,7 +106,7 @@ def o41td_on_a_terminal(*arguments: str | Path, columns: int = 80, env: Mapping[
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         variables = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
         variables |= {"TERM": "xterm-256color", **(env or {})}
-        process = subprocess.Popen(command(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=variables)
+        process = started(command(*arguments)[1:], stdin=theirs, stdout=theirs, stderr=theirs, env=variables)
         os.close(theirs)
         theirs = -1
         drawn = _all_of(ours)

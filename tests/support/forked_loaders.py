@@ -23,8 +23,9 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NoReturn
 
 from o41td.workers import supervisor
 from o41td.workers.forking import ForkedProcess, can_fork, stay_single_threaded
@@ -32,7 +33,7 @@ from o41td.workers.process_title import show_arguments
 from o41td.workers.supervisor import ChildLog, ChildProcess
 
 _IS_WANTED = os.environ.get("O41TD_TEST_LOADERS") != "started"
-_ROOM = "-" * 64  # of the nursery's arguments, in which a coordinator's are shown
+_ROOM = "-" * 1024  # of the nursery's arguments, in which a coordinator's or a program's are shown
 _PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 _COORDINATOR = "o41td.coordinator"
 _IMPORTS = (
@@ -61,24 +62,29 @@ class Nursery:
         self._settings = _python_settings()
         self._lock = threading.Lock()
 
-    def stands_for_a_start(self) -> bool:
+    def stands_for_a_start(self, environment: Mapping[str, str] | None = None) -> bool:
         """Whether a process started now would be like this one: a test may have it import something else first."""
-        return _python_settings() == self._settings
+        return _python_settings(environment) == self._settings
 
     def fork(self, arguments: Sequence[str], theirs: socket.socket, log: ChildLog) -> ForkedProcess:
         """A coordinator with these arguments behind those of its socket; it is this process's child."""
-        request = json.dumps({"arguments": arguments, "environment": dict(os.environ)}).encode()
-        folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
+        request = {"arguments": arguments, "environment": dict(os.environ)}
+        return ForkedProcess(self.ask(request, [theirs.fileno(), log.descriptor]))
+
+    def ask(self, request: Mapping[str, Any], descriptors: Sequence[int], *, folder: str | os.PathLike = ".") -> int:
+        """A child of this process's, to which the descriptors are given: a coordinator, or a program; its pid."""
+        text = json.dumps(request).encode()
+        place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
         try:
             with self._lock, _subreaper():
-                self._connection.sendall(len(request).to_bytes(4, "big"))
-                socket.send_fds(self._connection, [request[:1]], [theirs.fileno(), log.descriptor, folder])
-                self._connection.sendall(request[1:])
+                self._connection.sendall(len(text).to_bytes(4, "big"))
+                socket.send_fds(self._connection, [text[:1]], [place, *descriptors])
+                self._connection.sendall(text[1:])
                 answer = self._connection.recv(4)
         finally:
-            os.close(folder)
+            os.close(place)
         assert answer, "the nursery has ended"
-        return ForkedProcess(int.from_bytes(answer, "big"))
+        return int.from_bytes(answer, "big")
 
     def end(self) -> None:
         """Ends it; loaders that it forked go on."""
@@ -138,14 +144,15 @@ def fork_loaders_here(*, after: str) -> None:
         pid = os.fork()
         if not pid:
             request = {"arguments": arguments, "environment": dict(os.environ)}
-            _become_coordinator(request, [theirs.fileno(), log.descriptor, os.open(".", os.O_PATH)], after=after)
+            _become_coordinator(request, [theirs.fileno(), log.descriptor], after=after)
         return ChildProcess(ForkedProcess(pid), ours)
 
     supervisor._started = forked
 
 
-def _python_settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+def _python_settings(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    variables = os.environ if environment is None else environment
+    return {name: value for name, value in variables.items() if name.startswith("PYTHON")}
 
 
 def become_subreaper(*, is_one: bool = True) -> None:
@@ -163,22 +170,28 @@ def _subreaper() -> Iterator[None]:
 
 
 def _serve(connection: socket.socket) -> None:
-    """Forks a coordinator for each request, until the other end is closed."""
+    """Forks a coordinator or a program for each request, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it is the tests' process that ends this one
     stay_single_threaded()
     for module in _IMPORTS:
         importlib.import_module(module)
-
     gc.freeze()
     while head := connection.recv(4, socket.MSG_WAITALL):
-        first, descriptors, _flags, _address = socket.recv_fds(connection, 1, 3)
+        first, descriptors, _flags, _address = socket.recv_fds(connection, 1, 4)
         rest = connection.recv(int.from_bytes(head, "big") - 1, socket.MSG_WAITALL)
+        request = json.loads(first + rest)
+        if "program" in request:
+            _import_for_programs()
         pid_read, pid_write = os.pipe()
         between = os.fork()
         if not between:
             pid = os.fork()
             if not pid:
-                _become_coordinator(json.loads(first + rest), descriptors, after=__file__)
+                folder, *descriptors = descriptors
+                os.fchdir(folder)
+                if "program" not in request:
+                    _become_coordinator(request, descriptors, after=__file__)
+                return _programs().run_program(request["program"], request["environment"], descriptors)
             os.write(pid_write, pid.to_bytes(4, "big"))
             os._exit(0)
         os.waitpid(between, 0)
@@ -186,6 +199,24 @@ def _serve(connection: socket.socket) -> None:
         for descriptor in (pid_read, pid_write, *descriptors):
             os.close(descriptor)
         connection.sendall(answer)
+    return None
+
+
+def _programs() -> ModuleType:
+    """`forked_programs`, which lies beside this file: no folder of its own is on the path of what is forked."""
+    sys.modules.setdefault("forked_loaders", sys.modules[__name__])
+    sys.path.insert(0, os.path.dirname(__file__))
+    try:
+        return importlib.import_module("forked_programs")
+    finally:
+        del sys.path[0]
+
+
+def _import_for_programs() -> None:
+    """Once, before the first program."""
+    for module in _programs().IMPORTS:
+        importlib.import_module(module)
+    gc.freeze()
 
 
 def _become_coordinator(request: dict, descriptors: list[int], *, after: str) -> NoReturn:
@@ -193,9 +224,8 @@ def _become_coordinator(request: dict, descriptors: list[int], *, after: str) ->
     try:
         sys.setprofile(None)  # those of a `FaultyHost`
         threading.setprofile(None)
-        theirs, log, folder = descriptors
+        theirs, log = descriptors
         arguments = ["--socket", str(theirs), *request["arguments"]]
-        os.fchdir(folder)
         for number in (1, 2):
             os.dup2(log, number)
         for name in os.listdir("/proc/self/fd"):

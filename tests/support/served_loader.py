@@ -7,13 +7,13 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from command_line import command
+from forked_programs import started
 from o41td import BatchStreamConfig
 
 DEADLINE_S = 60.0
@@ -41,8 +41,8 @@ class Served:
         path = folder / f"{name}.json"
         path.write_text(json.dumps(config.to_document()))
         self.name = name
-        self.process = subprocess.Popen(
-            command("serve", path, "--name", name, "--json", *arguments),
+        self.process = started(
+            command("serve", path, "--name", name, "--json", *arguments)[1:],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -87,8 +87,8 @@ def serving(folder: Path) -> Iterator[Callable[..., Served]]:
 def trainer(name: str, rank: int, *, stop_after: int | None = None) -> subprocess.Popen[str]:
     """A process that connects and takes all batches; with `stop_after` it stands still behind so many."""
     more = [] if stop_after is None else [str(stop_after)]
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", _TRAINER, name, str(rank), *more],
+    return started(
+        ["-P", "-c", _TRAINER, name, str(rank), *more],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -12,6 +12,7 @@ import pytest
 import c_programs
 import faulty_host as faults
 import forked_loaders as forking
+import forked_programs as programs
 import s3_store
 import served_loader
 import shard_writer
@@ -30,6 +31,13 @@ def nursery() -> Iterator[forking.Nursery | None]:
 def forked_loaders(nursery: forking.Nursery | None) -> Iterator[None]:
     """Forks the loaders of a file of tests, instead of starting each; the file asserts nothing of starts."""
     with forking.forked_loaders(nursery):
+        yield
+
+
+@pytest.fixture
+def forked_programs(nursery: forking.Nursery | None) -> Iterator[None]:
+    """Forks `o41td serve`, other commands and trainers instead of starting each; the test asserts nothing of starts."""
+    with programs.forked_programs(nursery):
         yield
 
 
