@@ -62,6 +62,7 @@ def _restarts_of_workers(stream) -> int:
 
 
 @pytest.mark.parametrize("words", AT_START.values(), ids=AT_START.keys())
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_worker_that_says_at_its_start_what_it_should_not_is_replaced(config, faulty_host, caplog, words):
     """The log says what it did, and the batches are right."""
     caplog.set_level(logging.INFO, "o41td")
@@ -74,6 +75,7 @@ def test_a_worker_that_says_at_its_start_what_it_should_not_is_replaced(config, 
     assert " is replaced: it sent " in caplog.text
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_worker_that_says_at_a_shard_what_it_should_not_is_replaced(config, faulty_host, caplog, open_stream):
     """Whatever it says, one after the other in one stream: the log says what it did, and the batches are right."""
     caplog.set_level(logging.INFO, "o41td")
@@ -101,6 +103,7 @@ def test_a_coordinator_that_prints_to_its_socket_while_opening_is_an_error_at_on
     assert time.monotonic() - begun < 20
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_coordinator_that_does_so_later_is_replaced(config, faulty_host, open_stream):
     """A frame that is none, batches without their rows, another's message: a new one goes on with the same bytes."""
     reference = Reference(config)

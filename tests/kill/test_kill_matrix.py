@@ -17,7 +17,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-import forked_loaders
 import kill_matrix
 import leaks
 from kill_matrix import ACTS, PHASES
@@ -115,6 +114,7 @@ def _signalled(host, pid: int, act: str, module: str) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1])
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_worker(config, host, open_stream, capfd, phase):
     """A worker that ends in any way, at anything: the same bytes, and one more start (two where it died starting)."""
     whole = _Whole(open_stream(config), config)
@@ -142,6 +142,7 @@ def test_worker(config, host, open_stream, capfd, phase):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_worker_while_stopping(config, host, capfd):
     """A worker that ends in any way while the stream is closed: everything goes."""
     for act, _outcome in kill_matrix.cells("worker", "stopping"):
@@ -171,15 +172,8 @@ def test_coordinator_while_opening(config, host, capfd, phase):
     assert capfd.readouterr().err == ""
 
 
-@pytest.fixture
-def forks_of_the_host(host):
-    """Forks the loaders off a process of the faulty host."""
-    with forked_loaders.nursery() as made, forked_loaders.forked_loaders(made):
-        yield
-
-
 @pytest.mark.parametrize("phase", PHASES[2:-1])
-@pytest.mark.usefixtures("forks_of_the_host")
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_coordinator(config, host, open_stream, capfd, phase):
     """A coordinator that ends in any way while it serves or rests: the same bytes from another."""
     whole = _Whole(open_stream(config), config)
@@ -201,6 +195,7 @@ def test_coordinator(config, host, open_stream, capfd, phase):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_coordinator_while_stopping(config, host, capfd):
     """A coordinator that ends or stops in any way instead of ending its workers: they go all the same."""
     point = COORDINATOR_POINTS["stopping"]

@@ -17,7 +17,10 @@ from loader_processes import DEADLINE_S, children_running, kill, wait_until, wor
 from o41td import CoordinatorError, StorageError, WorkerCrashError, open_batch_stream
 from stream_reference import ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
 
+
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_read_that_hangs_is_named_while_it_hangs_and_in_the_error(write_shards, faulty_host, open_stream, caplog):
     """C5: the watchdog says which worker reads which shard; the third time it is an error; all before it arrives."""
     paths = write_shards([16] * 2)
@@ -57,6 +60,7 @@ def test_a_stream_that_flows_or_that_nobody_reads_says_nothing(write_shards, ope
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_footer_that_hangs_is_named_while_it_hangs_and_in_the_error(write_shards, faulty_host, caplog):
     """At open: a warning with the shard, then an error that says it hangs, and not that it is damaged."""
     paths = write_shards([16] * 2)
@@ -120,6 +124,7 @@ def test_a_job_that_is_suspended_goes_on_as_if_nothing_had_been(faulty_host, job
     assert (out, process.returncode) == ("True\n0 [0] True\n", 0)
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_workers_killed_again_and_again_while_they_start_are_started_until_one_lives(
     write_shards, faulty_host, open_stream
 ):
@@ -130,6 +135,7 @@ def test_workers_killed_again_and_again_while_they_start_are_started_until_one_l
     assert stream.stats()["workers"][0]["restarts"] == 5
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_worker_that_cannot_be_started_does_not_end_a_stream_that_has_another(write_shards, faulty_host, open_stream):
     """One of two dies and none can be started in its place: the other decodes everything; both dead is an error."""
     stream = open_stream(stream_config(stage_of(write_shards([16] * 4)), threads=2, block_rows=16))

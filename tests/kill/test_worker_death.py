@@ -11,6 +11,8 @@ from loader_processes import children_running, is_gone, processes_of_loaders, wa
 from o41td import CoordinatorError, CorruptDataError, WorkerCrashError, open_batch_stream
 from stream_reference import Reference, ids_of, stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 @pytest.fixture
 def config(write_shards):
@@ -67,6 +69,7 @@ def test_workers_killed_again_and_again_while_it_runs(config, open_stream):
         ("memory", {"exit_code": 76}, "ran out of memory"),
     ],
 )
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_shard_that_always_kills_its_worker_is_an_error_naming_it(
     write_shards, faulty_host, open_stream, act, expected, words
 ):
@@ -93,6 +96,7 @@ def test_a_shard_that_always_kills_its_worker_is_an_error_naming_it(
     assert ids_of(list(stream)) == list(range(32, 64))
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_killer_among_shards_of_one_slot_is_told_apart(write_shards, faulty_host, open_stream):
     """Four small shards in one slot, the third kills: it is the one that the error names."""
     paths = write_shards([16] * 4)
@@ -106,6 +110,7 @@ def test_a_killer_among_shards_of_one_slot_is_told_apart(write_shards, faulty_ho
     assert caught.value.shard == str(paths[2])
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_worker_that_starts_slowly_has_not_stalled(write_shards, faulty_host, open_stream):
     """stall_timeout_s is about work given out: a worker that needs 5 s to start is left alone."""
     faulty_host.order("start", "sleep:5", times=1)
@@ -114,6 +119,7 @@ def test_a_worker_that_starts_slowly_has_not_stalled(write_shards, faulty_host, 
     assert [worker["restarts"] for worker in stream.stats()["workers"]] == [0]
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_a_worker_killed_while_it_reads_a_footer_is_replaced(write_shards, faulty_host, open_stream):
     """At open, one death over a footer is forgiven; a shard whose footer always kills is refused by name."""
     paths = write_shards([16] * 3)
@@ -126,6 +132,7 @@ def test_a_worker_killed_while_it_reads_a_footer_is_replaced(write_shards, fault
     assert caught.value.shard == str(other[1])
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_workers_that_cannot_start_are_an_error_with_their_last_words(write_shards, faulty_host):
     """A worker that fails at its start, every time: CoordinatorError soon, with what it said, and nothing left."""
     faulty_host.order("start", "fail")
@@ -134,6 +141,7 @@ def test_workers_that_cannot_start_are_an_error_with_their_last_words(write_shar
     assert "a fault on order" in str(caught.value)
 
 
+@pytest.mark.usefixtures("forked_faulty_loaders")
 def test_close_does_not_wait_for_a_worker_that_hangs(write_shards, faulty_host, open_stream):
     """SIGSTOPped worker, default stall timeout of 120 s: close() ends it at once."""
     stream = open_stream(stream_config(stage_of(write_shards([16]))))

@@ -13,6 +13,8 @@ from o41td import BatchStream, BatchStreamConfig, Checkpoint, connect, open_batc
 from served_loader import Served, serving
 from stream_reference import stage_of, stream_config
 
+pytestmark = pytest.mark.usefixtures("forked_loaders")
+
 
 @pytest.fixture(scope="module")
 def config(module_shards) -> BatchStreamConfig:
@@ -156,6 +158,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(consumer, python, tmp_path):
     consumer.end()
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_stream_outlives_its_coordinator(config, python, serve, consume):
     """It is killed in mid-stream, and the rest comes to the byte."""
     served = serve(config, "--ranks", "2")

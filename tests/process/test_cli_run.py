@@ -185,6 +185,7 @@ def test_run_for_a_person_is_plain_lines_where_there_is_no_terminal(curriculum: 
     assert "\x1b" not in done.out + done.err
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_run_on_a_terminal_of_80_columns(curriculum: Path) -> None:
     """No drawn line is wider than the terminal, and NO_COLOR keeps colours out."""
     done = o41td_on_a_terminal("run", curriculum, env={"NO_COLOR": "1"})

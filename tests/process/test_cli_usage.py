@@ -99,6 +99,7 @@ def test_debug_adds_the_traceback(tmp_path: Path) -> None:
         assert done.err.splitlines()[-1].startswith("o41td: ")
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_no_color_is_heeded(tmp_path: Path) -> None:
     """On a terminal with NO_COLOR set no colour is drawn; help is where most of it would be."""
     coloured = o41td_on_a_terminal("run", "--help")

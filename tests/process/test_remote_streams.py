@@ -303,6 +303,7 @@ def settings_file(folder, bucket):
     return path
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_data_set_is_written_to_a_store_and_streamed_from_it(bucket, write_shards, open_stream, tmp_path):
     """`write --storage` publishes it, a manifest's split streams, and the prefix of all splits is refused."""
     paths = write_shards((60, 40))
@@ -327,6 +328,7 @@ def test_a_data_set_is_written_to_a_store_and_streamed_from_it(bucket, write_sha
     assert sorted(ids + ref.ids_of(list(open_stream(own, storage=bucket.storage)))) == list(range(100))
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_sequences_are_packed_to_a_store_and_streamed_from_it(bucket, open_stream, tmp_path):
     """`pack --storage` publishes them, and every token streams back from the store."""
     documents = [[100 * row + place + 1 for place in range(1 + row % 13)] for row in range(60)]

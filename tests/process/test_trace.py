@@ -139,6 +139,7 @@ def test_values_are_shown_by_column_or_field(path, shards):
         assert row["values"]["tokens"] == table["tokens"][row["row"]].as_py()
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_person_sees_the_batch_and_the_row_in_80_columns(path, checkpoint):
     """The heading says where the batch stands, and nothing is wider than the terminal."""
     shown = o41td_on_a_terminal("trace", path, "--batch", "12", "--show", "id", env={"NO_COLOR": "1"})

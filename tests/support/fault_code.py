@@ -1,9 +1,10 @@
 """Runs as `sitecustomize` at the start of every Python process of a `FaultyHost`: faults on order. Imports none of us.
 
-A fault has a name and lies as a file of that name beside this one: "MODULE ACT TIMES". Processes whose arguments hold
-MODULE come to these points, and do ACT there, TIMES times in all; the file NAME.done grows by a byte each time.
+A fault has a name and lies as a file of that name in the folder O41TD_FAULTS: "MODULE ACT TIMES". Processes whose
+arguments hold MODULE come to these points, and do ACT there, TIMES times in all; the file NAME.done grows by a byte
+each time.
 
-* ``start``: the process starts, or a forked worker begins to work;
+* ``start``: the process starts, or a forked worker begins to work, or a forked coordinator calls `start`;
 * the file name of a shard: the process looks at it with `os.stat`;
 * ``call.QUALNAME`` or ``return.QUALNAME``: a function of that name is called or returns, on any thread, from the first
   look at a shard on (a training script calls `watch` itself). ``return.QUALNAME.KIND``: where its argument `message` is
@@ -35,10 +36,14 @@ POINTS = {
 }
 _HEADROOM_BYTES = 64 << 20
 
-_folder = os.path.dirname(os.path.abspath(__file__))
 _stat = os.stat
 _getuid = os.getuid
 _time = time.time
+
+
+def _file(name):
+    """The path of a file of this host's orders: a fork may be of another host than what it was forked from."""
+    return os.path.join(os.environ["O41TD_FAULTS"], name)
 
 
 def _arguments():
@@ -50,13 +55,13 @@ def _arguments():
 def _due(name):
     """Return the act that is ordered under a name and not yet done as often as it should be, else None."""
     try:
-        with open(os.path.join(_folder, name)) as file:
+        with open(_file(name)) as file:
             module, act, times = file.read().split()
     except FileNotFoundError:
         return None
     if module not in _arguments():
         return None
-    done = os.open(os.path.join(_folder, name + ".done"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    done = os.open(_file(name + ".done"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(done, b"x")
         return act if os.lseek(done, 0, os.SEEK_END) <= int(times) else None
@@ -126,7 +131,7 @@ def _profile(frame, event, _argument):
 
 def _watched_stat(path, *arguments, **keys):
     if isinstance(path, str) and path.endswith(".parquet"):
-        if sys.getprofile() is None and os.path.exists(os.path.join(_folder, "profiled")):
+        if sys.getprofile() is None and os.path.exists(_file("profiled")):
             watch()
         _come_to(os.path.basename(path))
     return _stat(path, *arguments, **keys)
@@ -135,7 +140,7 @@ def _watched_stat(path, *arguments, **keys):
 def _watched_getuid():
     """A coordinator asks for it between its answer to the trainer and its first order."""
     if "o41td.coordinator" in _arguments():
-        if sys.getprofile() is None and os.path.exists(os.path.join(_folder, "profiled")):
+        if sys.getprofile() is None and os.path.exists(_file("profiled")):
             watch()
         _come_to("getuid")
     return _getuid()
@@ -154,7 +159,7 @@ class _FailingImport:
 
 def _wrong_time():
     try:
-        with open(os.path.join(_folder, "clock")) as file:
+        with open(_file("clock")) as file:
             return _time() + float(file.read() or 0)
     except FileNotFoundError:
         return _time()
@@ -172,12 +177,17 @@ def _watch_birth():
     sys.setprofile(wait_for_work)
 
 
+def start():
+    """Do what is ordered of the start of this process, a fork that has imported its own code already."""
+    _come_to("start")
+
+
 time.time = _wrong_time
 os.register_at_fork(after_in_child=_watch_birth)
 os.stat = _watched_stat
 os.getuid = _watched_getuid
 signal.signal(signal.SIGRTMIN, lambda _number, _frame: _come_to("signal"))
-_first_act = _due("start")
+_first_act = _due("start") if "O41TD_FAULTS" in os.environ else None
 if _first_act in ("raise", "memory"):
     sys.meta_path.insert(0, _FailingImport(_first_act))
 elif _first_act:

@@ -7,12 +7,19 @@ can be ordered, and where, is said there.
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 _CODE = Path(__file__).with_name("fault_code.py")
+
+
+def installed_code(folder: Path) -> Path:
+    """Puts the faults' code into a folder, for the hosts of any number of tests."""
+    shutil.copy(_CODE, folder / "sitecustomize.py")
+    return folder
 
 
 @dataclass(frozen=True)
@@ -22,13 +29,12 @@ class FaultyHost:
     folder: Path
 
     @classmethod
-    def prepare(cls, folder: Path, monkeypatch: pytest.MonkeyPatch) -> FaultyHost:
-        """Put the faults' code where every Python process started from now on imports it."""
+    def prepare(cls, folder: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> FaultyHost:
+        """Put the faults' code, `installed_code`, where every Python process started from now on imports it."""
         folder.mkdir()
-        (folder / "sitecustomize.py").write_text(_CODE.read_text())
         inherited = os.environ.get("PYTHONPATH")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([inherited] if inherited else [])]))
-        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(code), *([inherited] if inherited else [])]))
+        monkeypatch.setenv("O41TD_FAULTS", str(folder))
         return cls(folder)
 
     def watch_calls(self) -> None:

@@ -236,6 +236,8 @@ def _become_coordinator(request: dict, descriptors: list[int], *, after: str) ->
         os.environ.update(request["environment"])
         show_arguments(after, ["-m", _COORDINATOR, *arguments])
         sys.argv = [_COORDINATOR, *arguments]
+        if "O41TD_FAULTS" in os.environ:  # a `FaultyHost`
+            importlib.import_module("sitecustomize").start()
         from o41td.coordinator.__main__ import main
 
         exit_code = main()

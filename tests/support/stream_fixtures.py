@@ -85,10 +85,35 @@ def bucket(s3_address: tuple[str, int]) -> Iterator[s3_store.S3Bucket]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def fault_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what processes of a faulty host import."""
+    return faults.installed_code(tmp_path_factory.mktemp("fault_code"))
+
+
 @pytest.fixture
-def faulty_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> faults.FaultyHost:
+def faulty_host(fault_code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> faults.FaultyHost:
     """A host whose loader processes fail on order."""
-    return faults.FaultyHost.prepare(tmp_path / "faults", monkeypatch)
+    return faults.FaultyHost.prepare(tmp_path / "faults", fault_code, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def faulty_nursery(fault_code: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[forking.Nursery | None]:
+    """What loaders of faulty hosts are forked from, one for each process that runs tests."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            faults.FaultyHost.prepare(tmp_path_factory.mktemp("no_faults") / "faults", fault_code, patch)
+            made = stack.enter_context(forking.nursery())
+        yield made
+
+
+@pytest.fixture
+def forked_faulty_loaders(
+    faulty_host: faults.FaultyHost, faulty_nursery: forking.Nursery | None
+) -> Iterator[faults.FaultyHost]:
+    """Forks the loaders of a faulty host, instead of starting each; the test asserts nothing of their starts."""
+    with forking.forked_loaders(faulty_nursery):
+        yield faulty_host
 
 
 @pytest.fixture
