@@ -2,8 +2,9 @@
 
 For tests of what a stream gives, which open hundreds of loaders and assert nothing of how one starts. What runs is the
 coordinator's own `main`, with the arguments, descriptors, environment and folder that it would have been started with.
-Tests of starts, ends, memory, secrets, signals and faults start their loaders as users do, but for some of the kill
-matrix that are about something else; with O41TD_TEST_LOADERS=started all tests do.
+Tests of starts, memory, secrets and signals start their loaders as users do, and so do those of faults while a
+coordinator starts; with O41TD_TEST_LOADERS=started all tests do. `forked_programs` has servers, commands and trainers
+forked as well.
 
 A nursery is a child of the tests' process with one thread. It forks a child that forks the coordinator and ends, while
 the tests' process is a subreaper: so the coordinator becomes its child, which it can wait for like any other.
