@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import folder_store
-from loader_processes import run_python, worker_pids
+from loader_processes import run_python, wait_until, worker_pids
 from memory_use import MemoryWatch
 from o41td import BatchStreamConfig, MemoryBoundError, ProjectedField, StorageConfig, open_batch_stream
 from o41td.host_memory import cgroup_paths_of, own_bytes
@@ -157,6 +157,12 @@ def test_use_is_within_the_bound(
     raise AssertionError(told)
 
 
+def _cached_bytes(stream) -> int:
+    """What went to and came from the block cache, which is told when the batches of it may be here already."""
+    cache = stream.stats()["cache"]
+    return cache["written_bytes"] + cache["read_bytes"]
+
+
 def test_use_is_within_the_bound_of_what_is_fetched(tmp_path: Path):
     """What is on its way from a store, and what the block cache keeps and has, is in the bound: two epochs."""
     rng = np.random.default_rng(1)
@@ -178,6 +184,7 @@ def test_use_is_within_the_bound_of_what_is_fetched(tmp_path: Path):
         for _ in range(2):
             with MemoryWatch() as watch, open_batch_stream(config, storage=storage) as stream:
                 assert sum(batch.num_rows for batch in stream) == 12_000
+                wait_until(lambda: _cached_bytes(stream) >= 3 * 4000 * 512 * 4 * 0.9, "rows did not get into the cache")
                 stats.append(stream.stats())
             used, bound = watch.total_bytes(stats[-1]), stats[-1]["memory"]["bound_bytes"]
             told = f"{used // MIB} MiB used of {bound // MIB}: {watch.use.by_role}, {stats[-1]['memory']['terms']}"

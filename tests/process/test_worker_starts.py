@@ -78,7 +78,10 @@ with open_batch_stream(BatchStreamConfig.load(sys.argv[1])) as stream:
     rows = next(stream).num_rows
     (worker,) = stream.stats()["workers"]
     os.kill(worker["pid"], signal.SIGKILL)
-    print(rows + sum(batch.num_rows for batch in stream), stream.stats()["workers"][0]["restarts"])
+    rows += sum(batch.num_rows for batch in stream)
+    while not stream.stats()["workers"][0]["restarts"]:  # all may have been decoded before the death is heard
+        pass
+    print(rows, stream.stats()["workers"][0]["restarts"])
 """
 
 
