@@ -7,7 +7,15 @@ import signal
 
 import pytest
 
-from loader_processes import children_running, coordinator_pid, is_gone, kill, wait_until, worker_pids
+from loader_processes import (
+    children_running,
+    coordinator_pid,
+    is_gone,
+    kill,
+    kill_coordinator,
+    wait_until,
+    worker_pids,
+)
 from o41td import CoordinatorError, open_batch_stream, resume_batch_stream
 from o41td.order import add_digests
 from stream_reference import Reference, ids_of, stage_of, stream_config
@@ -76,7 +84,7 @@ def test_batches_in_hand_survive_their_coordinator(config, open_stream):
     for number in range(30):
         kept.append(stream.next())
         if number in (9, 19):
-            kill(coordinator_pid(stream))
+            kill_coordinator(stream)
     for number, batch in enumerate(kept):
         reference.check(batch, number=number)
 
@@ -143,7 +151,7 @@ def test_an_endless_stage_with_resident_sources_survives(write_shards, open_stre
     for number in range(40):
         reference.check(stream.next(), number=number)
         if number in (13, 20):
-            kill(coordinator_pid(stream))
+            kill_coordinator(stream)
     assert len(ids_of([stream.next()])) == 8
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
-from loader_processes import coordinator_pid
+from loader_processes import kill_coordinator
 from o41td import CheckpointError, ConfigError, open_batch_stream, resume_batch_stream
 from stream_reference import Reference, stage_of, stream_config
 
@@ -85,10 +82,10 @@ def test_seek_and_skip_pass_over_what_is_excluded(config, reference, open_stream
 
 def test_a_coordinator_killed_between_ranges_costs_no_batch(config, reference, open_stream):
     """Killed before a range, inside one, and behind one: the next batch is the next that is left."""
-    stream = open_stream(config.model_copy(update={"prefetch_batches": 1}))  # each coordinator gets to serve some
+    stream = open_stream(config.model_copy(update={"prefetch_batches": 1}))
     for ordinal, number in enumerate(LEFT):
         if ordinal in (2, 7, 10):
-            os.kill(coordinator_pid(stream), signal.SIGKILL)
+            kill_coordinator(stream)
         reference.check(stream.next(), number=number, batch_index=number)
     assert stream.next() is None
 

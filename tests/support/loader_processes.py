@@ -83,6 +83,17 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
         wait_until(lambda: is_gone(pid), f"{pid} survives {number.name}")
 
 
+def kill_coordinator(stream: Any) -> None:
+    """SIGKILL a stream's coordinator and wait until it has another.
+
+    A dead one's announced batches can still be taken until then: whoever kills twice so might kill the second before it
+    has served a batch, which is an error and right so.
+    """
+    before = coordinator_pid(stream)
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: coordinator_pid(stream) != before, "a killed coordinator is not replaced")
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a script ended."""
