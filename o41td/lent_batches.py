@@ -69,7 +69,7 @@ class LentBatches:
         self._rows_of_shapes = -1
         self._loans: Loans[_Lent] = Loans()
         self._newest_slot = -1
-        self._copies: list[tuple[int, bytes]] = []
+        self._copies: dict[tuple[int, int], bytes] = {}
         _EVERY.add(self)
 
     def lend(self, stage: int, first_row: int, num_rows: int) -> dict[str, NDArray[Any]] | None:
@@ -131,26 +131,31 @@ class LentBatches:
 
     def set_aside(self) -> None:
         """Copies what is held: the parent's half, before a fork."""
-        address = address_of(self._bytes)
-        places = [
-            (address + field.offset + lent.first_row * field.row_bytes, lent.num_rows * field.row_bytes)
-            for lent in self._loans.out()
-            for field in self._layout.fields
-        ]
-        self._copies = [(place, ctypes.string_at(place, num_bytes)) for place, num_bytes in places]
+        self._copies = {place: ctypes.string_at(*place) for place in self._held_places()}
 
     def forget_copies(self) -> None:
         """Drops what was set aside, in the parent."""
-        self._copies = []
+        self._copies = {}
 
     def make_private(self) -> None:
         """Makes what is held the child's own, behind a fork."""
-        copies, self._copies = self._copies, []
+        set_aside, self._copies = self._copies, {}
         self.most_slots = ()
+        # What another thread was lent meanwhile, or an interrupt left out, is taken as it is now.
+        copies = {place: set_aside.get(place) or ctypes.string_at(*place) for place in self._held_places()}
         if copies:
             make_private(address_of(self._bytes), len(self._bytes))
-            for place, content in copies:
-                ctypes.memmove(place, content, len(content))
+            for (address, num_bytes), content in copies.items():
+                ctypes.memmove(address, content, num_bytes)
+
+    def _held_places(self) -> list[tuple[int, int]]:
+        """Returns where what is held lies, by address and length in bytes."""
+        start = address_of(self._bytes)
+        return [
+            (start + field.offset + lent.first_row * field.row_bytes, lent.num_rows * field.row_bytes)
+            for lent in self._loans.out()
+            for field in self._layout.fields
+        ]
 
 
 _EVERY: weakref.WeakSet[LentBatches] = weakref.WeakSet()

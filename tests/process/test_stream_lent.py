@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from o41td import ProjectedField
+from shard_writer import shard_table
 from stream_reference import Reference, stage_of, stream_config
 
 pytestmark = pytest.mark.usefixtures("forked_loaders")
@@ -18,6 +22,23 @@ pytestmark = pytest.mark.usefixtures("forked_loaders")
 BATCH = 8
 UNSHUFFLED = {"batch_size": BATCH}
 WITHIN_BLOCKS = {"batch_size": BATCH, "buffer_rows": 4}  # a batch that is not at a block's edge lies within it
+
+
+@pytest.fixture
+def shards_of_groups(tmp_path) -> Callable[[str, list[int]], Path]:
+    """Writes a shard of row groups of these sizes."""
+
+    def written(name: str, groups: list[int]) -> Path:
+        path = tmp_path / f"{name}.parquet"
+        table = shard_table(0, sum(groups))
+        with pq.ParquetWriter(path, table.schema) as writer:
+            first = 0
+            for rows in groups:
+                writer.write_table(table.slice(first, rows))
+                first += rows
+        return path
+
+    return written
 
 
 def _shared_mappings() -> list[tuple[int, int]]:
@@ -145,6 +166,65 @@ def test_a_batch_kept_behind_the_end_keeps_no_arena(write_shards, open_stream):
     assert 0 < resident_kib <= 64
     for name, values in expected.items():
         np.testing.assert_array_equal(kept[name], values)
+
+
+def test_a_stage_whose_batches_lie_in_many_blocks_goes_on_beside_one_that_lends(shards_of_groups, open_stream):
+    """Where a batch of one stage takes nearly the whole arena, it is not refused for what another stage might lend."""
+    many = stage_of([shards_of_groups("many", [100] * 4 + [1, 1, 1] + [100] * 4)], batch_size=8, name="many")
+    one = stage_of([shards_of_groups("one", [100] * 6)], batch_size=1, name="one")
+    config = stream_config(many, one, block_rows=101, lookahead=1)
+    reference = Reference(config)
+    stream = open_stream(config)
+    stream.advance("one")
+    kept = [stream.next() for _ in range(250)]
+    stream.advance("many")
+    for number in range(reference.num_batches()):
+        reference.check(stream.next(), number=number, batch_index=250 + number)
+    assert stream.next() is None
+    for number, batch in enumerate(kept):
+        reference.check(batch, number=number, stage=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_kept_of_batches_stays_as_it_was(seed, write_shards, open_stream):
+    """Arrays, views, memoryviews and Arrow batches are kept for a while; others are overwritten, or asked for anew."""
+    rng = random.Random(seed)
+    shards = write_shards([900], row_group_rows=100)
+    config = stream_config(
+        stage_of(shards, batch_size=rng.choice([3, 8]), buffer_rows=rng.choice([None, 4])),
+        block_rows=rng.choice([7, 64]),
+        prefetch_batches=rng.choice([1, 8]),
+    )
+    reference = Reference(config)
+    stream = open_stream(config)
+    kept: list[tuple[int, Callable[[], list[int]], list[int]]] = []
+    number = 0
+    for step in range(300):
+        batch = reference.check(stream.next(), number=number)
+        ids = batch["id"].tolist()
+        kept.append((step + rng.choice([0, 1, 3, 20, 300]), _ids_behind(rng.randrange(4), batch), ids))
+        if rng.random() < 0.5:
+            kept.pop()
+            for array in batch.arrays().values():
+                array[...] = 0
+        for _, ids_now, expected in kept:
+            assert ids_now() == expected
+        kept = [item for item in kept if item[0] > step]
+        number += 1
+        if rng.random() < 0.03 or number == reference.num_batches():
+            number = rng.randrange(number)
+            stream.seek(number)
+
+
+def _ids_behind(kind: int, batch) -> Callable[[], list[int]]:
+    """What tells a batch's ids, and holds no more of it than a view, a memoryview, an Arrow batch or an array."""
+    if kind == 0:
+        return batch["id"][:].view().tolist
+    if kind == 1:
+        return memoryview(batch["id"]).tolist
+    if kind == 2:
+        return batch.to_arrow().column("id").to_pylist
+    return batch["id"].tolist
 
 
 def _resident_kib(address: int) -> int:

@@ -195,3 +195,23 @@ def test_a_fork_without_batches_leaves_the_arena_alone(arena, lent):
     os.waitpid(child, 0)
     assert arena.region("label")[0] == -7.0
     assert lent.held_slots() == frozenset()
+
+
+def test_what_is_lent_in_the_middle_of_a_fork_is_the_childs_own_too(arena, lent):
+    """A batch that was lent by another thread when all was set aside already is right in the child, and only there."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            lent.most_slots = [2]  # nothing is lent in a fork otherwise
+            early = lent.lend(0, 17, 3)
+            lent.set_aside()
+            late = lent.lend(0, 20, 2)
+            lent.make_private()
+            if (early["label"].tolist(), late["label"].tolist()) == ([17.0, 18.0, 19.0], [20.0, 21.0]):
+                late["label"][...] = 9.0
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert arena.region("label")[20:22].tolist() == [20.0, 21.0]
