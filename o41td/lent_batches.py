@@ -40,9 +40,8 @@ __all__ = ["LentBatches"]
 
 
 class _Lent(NamedTuple):
-    """Where a batch lies: its slot, and its first arena row."""
+    """Where a batch lies: its first arena row, and how many follow."""
 
-    slot: int
     first_row: int
     num_rows: int
 
@@ -67,10 +66,10 @@ class LentBatches:
         self._interface = interface_of(address_of(self._bytes), len(self._bytes))
         self._shapes: list[tuple[str, tuple[int, ...], np.dtype[Any], int, int]] = []  # of a batch as the last was
         self._rows_of_shapes = -1
-        self._loans: Loans[_Lent] = Loans()
+        self._of_slot: dict[int, Loans[_Lent]] = {}  # replaced, never changed: any thread may go through it
         self._newest_slot = -1
         self._copies: dict[tuple[int, int], bytes] = {}
-        _EVERY.add(self)
+        _EVERY[id(self)] = self
 
     def lend(self, stage: int, first_row: int, num_rows: int) -> dict[str, NDArray[Any]] | None:
         """Returns arena rows from `first_row` on as the arrays of a batch of `stage`, None where they must be copied.
@@ -83,11 +82,13 @@ class LentBatches:
             return None
         if slot != self._newest_slot:
             held = self.held_slots()
-            if slot not in held and len(held) >= most:
-                return None
+            if slot not in held:
+                if len(held) >= most:
+                    return None
+                self._of_slot = {each: self._of_slot[each] for each in held} | {slot: Loans()}
             self._newest_slot = slot
         loan = Loan(self, self._interface)
-        self._loans.note(loan, _Lent(slot, first_row, num_rows))
+        self._of_slot[slot].note(loan, _Lent(first_row, num_rows))
         if num_rows != self._rows_of_shapes:
             self._shapes = [
                 (field.name, (num_rows, *field.shape), np.dtype(field.dtype), field.offset, field.row_bytes)
@@ -102,7 +103,11 @@ class LentBatches:
 
     def held_slots(self) -> frozenset[int]:
         """Returns the slots in which batches lie."""
-        return frozenset([lent.slot for lent in self._loans.out()])
+        return frozenset([slot for slot, loans in self._of_slot.items() if loans.is_any_out])
+
+    def _held(self) -> list[_Lent]:
+        """Returns where batches lie, in the order of the arena."""
+        return sorted([lent for loans in self._of_slot.values() for lent in loans.out()])
 
     @property
     def is_return_due(self) -> bool:
@@ -117,11 +122,11 @@ class LentBatches:
         """Gives back what of the arena no batch holds. Nobody else uses it by now, and nothing more is lent."""
         self.most_slots = ()
         self._newest_slot = -1
-        held = sorted(self._loans.out(), key=lambda lent: lent.first_row)
+        held = self._held()
         if not held:
             return  # all of it goes with the mapping
         address, free_from = address_of(self._bytes), 0
-        for lent in [*held, _Lent(-1, self._layout.num_rows, 0)]:
+        for lent in [*held, _Lent(self._layout.num_rows, 0)]:
             for field in self._layout.fields:
                 start = address + field.offset + free_from * field.row_bytes
                 remove_pages(start, (lent.first_row - free_from) * field.row_bytes)
@@ -153,28 +158,33 @@ class LentBatches:
         start = address_of(self._bytes)
         return [
             (start + field.offset + lent.first_row * field.row_bytes, lent.num_rows * field.row_bytes)
-            for lent in self._loans.out()
+            for lent in self._held()
             for field in self._layout.fields
         ]
 
 
-_EVERY: weakref.WeakSet[LentBatches] = weakref.WeakSet()
+_EVERY: weakref.WeakValueDictionary[int, LentBatches] = weakref.WeakValueDictionary()
+
+
+def _every() -> list[LentBatches]:
+    """All there are, also while another thread makes one."""
+    return [lent for reference in _EVERY.valuerefs() if (lent := reference()) is not None]
 
 
 def _before_fork() -> None:
-    for lent in list(_EVERY):
+    for lent in _every():
         lent.set_aside()
 
 
 def _after_fork_in_parent() -> None:
-    for lent in list(_EVERY):
+    for lent in _every():
         lent.forget_copies()
 
 
 def _after_fork_in_child() -> None:
-    for lent in list(_EVERY):
+    for lent in _every():
         lent.make_private()
-        _EVERY.discard(lent)  # what it holds is private now, as everything in a fork of the child
+    _EVERY.clear()  # what they hold is private now, as everything in a fork of the child
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -70,6 +70,12 @@ class Loans(Generic[_Lent]):
         # Looked at one by one: what an interrupted look had in hand is still in the dict.
         return [lent for loan, lent in list(self._out.items()) if loan() is not None]
 
+    @property
+    def is_any_out(self) -> bool:
+        """Whether anything is out: the first that is ends the look, however much there is."""
+        self.returned()
+        return any(loan() is not None for loan in list(self._out))
+
     def returned(self) -> list[_Lent]:
         """Returns what has come back since the last look, each once."""
         back = []
