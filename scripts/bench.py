@@ -59,6 +59,7 @@ def measure_stream(
     cache_dir: str | None = None,
     files: Sequence[str] | None = None,
     storage: StorageConfig | None = None,
+    buffer_rows: int | None = BUFFER_ROWS,
 ) -> dict[str, Any]:
     """Streams a workload's shards, or `files` elsewhere, once in this process; returns figures, prints nothing."""
     return measure_config(
@@ -66,6 +67,7 @@ def measure_stream(
             files or [str(folder / pattern)],
             fields_of(workload),
             BATCH_SIZES[workload],
+            buffer_rows=buffer_rows,
             threads=threads,
             seed=seed,
             cache_dir=cache_dir,
@@ -74,13 +76,19 @@ def measure_stream(
     )
 
 
-def config_of(files: Sequence[str], fields: Sequence[dict[str, Any]], batch_size: int, **settings: Any) -> Any:
-    """A stream of one stage, shuffled."""
+def config_of(
+    files: Sequence[str],
+    fields: Sequence[dict[str, Any]],
+    batch_size: int,
+    *,
+    buffer_rows: int | None = BUFFER_ROWS,
+    **settings: Any,
+) -> Any:
+    """A stream of one stage, shuffled unless `buffer_rows` is None."""
     from o41td import BatchStreamConfig, FileSource, ProjectedField, Shuffle, Stage
 
-    stage = Stage(
-        sources=[FileSource(files=list(files))], batch_size=batch_size, shuffle=Shuffle(buffer_rows=BUFFER_ROWS)
-    )
+    shuffle = None if buffer_rows is None else Shuffle(buffer_rows=buffer_rows)
+    stage = Stage(sources=[FileSource(files=list(files))], batch_size=batch_size, shuffle=shuffle)
     return BatchStreamConfig(fields=[ProjectedField(**field) for field in fields], stages=[stage], **settings)
 
 
@@ -181,7 +189,8 @@ def measured(command: list[str]) -> dict[str, Any]:
 def run_rounds(arguments: argparse.Namespace, data: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Returns {workload: {"floor": […], "stream": […]}}, one entry a round."""
     results: dict[str, dict[str, list[dict[str, Any]]]] = {w: {"floor": [], "stream": []} for w in arguments.sets}
-    own = [sys.executable, "-P", __file__, "--data", str(data), "--threads", str(arguments.threads), "--measure"]
+    own = [sys.executable, "-P", __file__, "--data", str(data), "--threads", str(arguments.threads)]
+    own += [*(["--unshuffled"] if arguments.unshuffled else []), "--measure"]
     floor = [sys.executable, str(arguments.bench / "floor.py"), str(data)]
     for number in range(arguments.rounds):
         for workload in arguments.sets:
@@ -287,13 +296,15 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--quick", action="store_true", help="two small workloads, written here; printed only")
+    modes.add_argument("--unshuffled", action="store_true", help="the four workloads without shuffle")
     modes.add_argument("--scaling", action="store_true", help="by workers, batch size, fields and row groups")
     modes.add_argument("--steady", action="store_true", help="what should not change over many batches")
     parser.add_argument("--batches", type=int, default=1_000_000, help="how many, with --steady")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure_stream(arguments.data / arguments.measure, arguments.measure, arguments.threads)))
+        folder, buffer_rows = arguments.data / arguments.measure, None if arguments.unshuffled else BUFFER_ROWS
+        print(json.dumps(measure_stream(folder, arguments.measure, arguments.threads, buffer_rows=buffer_rows)))
         return 0
     data = arguments.data or Path(tempfile.gettempdir()) / "o41td-bench"
     if arguments.quick:
@@ -309,7 +320,7 @@ def main() -> int:
     table = table_of(run_rounds(arguments, data), arguments.threads)
     print(f"\n{table}")
     if set(arguments.sets) == set(BATCH_SIZES):
-        write_report(table)
+        write_report(table, "scripts/bench --unshuffled" if arguments.unshuffled else "scripts/bench")
     return 0
 
 

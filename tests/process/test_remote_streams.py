@@ -163,7 +163,7 @@ def test_a_store_that_fails_now_and_then_changes_nothing(bucket, write_shards, o
 
 def test_an_object_that_is_replaced_in_mid_run_is_refused(bucket, write_shards, open_stream):
     """Every batch before it arrives, then an error that names the object."""
-    paths = write_shards((64, 64), row_group_rows=64, longest=1000, compression="none")  # larger than a shard's end
+    paths = write_shards((64,) * 6, row_group_rows=64, longest=1000, compression="none")  # larger than a shard's end
     uris = bucket.put_files(paths)
     config = ref.stream_config(
         ref.stage_of(uris, batch_size=16), block_rows=64, lookahead=1, prefetch_batches=1, threads=1
@@ -171,30 +171,33 @@ def test_an_object_that_is_replaced_in_mid_run_is_refused(bucket, write_shards, 
     reference = ref.Reference(ref.stream_config(ref.stage_of(paths, batch_size=16)))
 
     def replaced_by_then(handler, asked):
-        bucket.put("data/part-00001.parquet", paths[0].read_bytes())
+        bucket.put("data/part-00005.parquet", paths[0].read_bytes())
         handler.reply(asked, *handler.forwarded())
 
     stream = open_stream(config, storage=bucket.storage)
-    bucket.proxy.fail(replaced_by_then, path="part-00001")
-    for number in range(4):
+    assert stream.stats()["arena"]["slots"] < 6  # so the last shard is not read before batches are taken
+    bucket.proxy.fail(replaced_by_then, path="part-00005")
+    for number in range(20):
         reference.check(stream.next(), number=number)
     for _ in range(2):
         with pytest.raises(ChangedDataError, match="changed after it was indexed") as caught:
             stream.next()
-        assert caught.value.shard == uris[1]
+        assert caught.value.shard == uris[5]
         assert caught.value.source is not None
 
 
 def test_a_worker_that_waits_for_its_store_is_not_taken_for_stuck(bucket, write_shards, open_stream):
     """An outage that is longer than stall_timeout_s is waited out by the worker that met it; a longer one is told."""
-    paths = write_shards((64, 64), row_group_rows=64, longest=1000, compression="none")  # larger than a shard's end
+    paths = write_shards((64,) * 6, row_group_rows=64, longest=1000, compression="none")  # larger than a shard's end
     uris = bucket.put_files(paths)
     config = ref.stream_config(
         ref.stage_of(uris, batch_size=16), block_rows=64, lookahead=1, stall_timeout_s=1.0, prefetch_batches=1
     )
     stream = open_stream(config, storage=bucket.storage_with(give_up_after_s=1.0))
-    pid = stream.stats()["workers"][0]["pid"]
-    bucket.proxy.fail(faults.after(2.5), path="part-00001", ranged=True)
+    figures = stream.stats()
+    pid = figures["workers"][0]["pid"]
+    assert figures["arena"]["slots"] < 6  # so the last shard is not read before batches are taken
+    bucket.proxy.fail(faults.after(2.5), path="part-00005", ranged=True)
     reference = ref.Reference(ref.stream_config(ref.stage_of(paths, batch_size=16)))
     reference.check_rest(stream, position=0)
     assert [worker["pid"] for worker in stream.stats()["workers"]] == [pid]
