@@ -53,7 +53,7 @@ class BatchStreamConfig(ConfigModel):
         seed: 0 to 2^64-1.
         lanes: Independent sub-sequences of each stage; the world size at the first open if left out.
         threads: Worker processes.
-        lookahead: Blocks in flight per worker.
+        lookahead: Blocks in flight per worker. If left out 2, and where shards are remote, as many as make 16 in all.
         prefetch_batches: Batches assembled ahead in the consumer.
         block_rows: Rows in a slot; from the row size if left out, for a slot of about 8 MiB.
         memory_limit_bytes: What the stream may use; half of what the process may use if left out.
@@ -84,7 +84,7 @@ class BatchStreamConfig(ConfigModel):
     seed: Annotated[int, BeforeValidator(whole_number(0, 2**64 - 1, high_name="2^64-1"))] = 0
     lanes: Annotated[int, BeforeValidator(whole_number(1, 2**16))] | None = None
     threads: Annotated[int, BeforeValidator(whole_number(1, 1024))] = 2
-    lookahead: Annotated[int, BeforeValidator(whole_number(1, 1024))] = 2
+    lookahead: Annotated[int, BeforeValidator(whole_number(1, 1024))] | None = None
     prefetch_batches: Annotated[int, BeforeValidator(whole_number(1, 65536))] = 2
     block_rows: Annotated[int, BeforeValidator(whole_number(1, 2**31 - 1))] | None = None
     memory_limit_bytes: Size | None = None

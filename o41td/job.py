@@ -122,7 +122,7 @@ class StreamJob:
     seed: int
     lanes: int
     threads: int
-    lookahead: int
+    lookahead: int | None
     prefetch_batches: int
     block_rows: int | None
     memory_limit_bytes: int | None

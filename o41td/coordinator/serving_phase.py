@@ -106,7 +106,7 @@ class ServingPhase:
             table=self._table,
             num_slots=size.layout.num_slots,
             workers=job.threads,
-            lookahead=job.lookahead,
+            lookahead=size.lookahead,
             window_batches=size.window_batches[0],
             ahead_rows=size.ahead_rows,
             stall_timeout_s=job.stall_timeout_s,

@@ -114,7 +114,7 @@ def anchors_of(page: Path) -> set[str]:
 def test_the_defaults_in_the_docs_are_the_configs() -> None:
     """The table of docs/config.md and the model agree on the numbers."""
     table = (ROOT / "docs" / "config.md").read_text()
-    for key in ("seed", "threads", "lookahead", "prefetch_batches"):
+    for key in ("seed", "threads", "prefetch_batches"):
         default = o41td.BatchStreamConfig.model_fields[key].default
         assert f"| `{key}` | {default} |" in table
     assert o41td.BatchStreamConfig.model_fields["max_row_group_bytes"].default == 64 * 2**20

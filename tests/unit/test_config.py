@@ -89,7 +89,7 @@ def test_defaults_are_the_documented_ones():
         "seed": 0,
         "lanes": None,
         "threads": 2,
-        "lookahead": 2,
+        "lookahead": None,
         "prefetch_batches": 2,
         "block_rows": None,
         "memory_limit_bytes": None,

@@ -223,3 +223,32 @@ def test_the_bound_counts_every_served_rank():
     assert eight.terms["plan"] - index == 8 * (one.terms["plan"] - index)
     assert eight.terms["processes"] == one.terms["processes"]
     assert eight.terms["decode"] == one.terms["decode"]
+
+
+def _far_away(source):
+    shards = tuple(replace(shard, uri=f"s3://bucket/{shard.uri}") for shard in source.shards)
+    return replace(source, shards=shards)
+
+
+@pytest.mark.parametrize(
+    ("threads", "said", "near", "far"),
+    [(1, None, 2, 16), (2, None, 2, 8), (4, None, 2, 4), (32, None, 2, 2), (2, 3, 3, 3)],
+)
+def test_remote_shards_have_sixteen_blocks_on_their_way(threads, said, near, far):
+    """Where nobody says how many, workers have two each, and together sixteen where a shard is remote."""
+    local = make_source([[1000] * 80])
+    job = job_of([(1, 32, 4096, False)], threads=threads, lookahead=said)
+    sizes = [size_loader(job, [[source]], world_size=1, limit_bytes=16 * GIB) for source in (local, _far_away(local))]
+    assert [size.lookahead for size in sizes] == [near, far]
+    assert [size.bound.shape.lookahead for size in sizes] == [near, far]
+
+
+def test_remote_shards_have_fewer_blocks_on_their_way_where_memory_is_short():
+    """A limit that sixteen blocks would exceed is kept with two a worker; one below that is refused."""
+    source = _far_away(make_source([[1000] * 80]))
+    free, said = (job_of([(1, 32, 4096, False)], lookahead=lookahead) for lookahead in (None, 2))
+    least = size_loader(said, [[source]], world_size=1, limit_bytes=GIB).bound.total_bytes
+    assert size_loader(free, [[source]], world_size=1, limit_bytes=GIB).bound.total_bytes > least
+    assert size_loader(free, [[source]], world_size=1, limit_bytes=least).lookahead == 2
+    with pytest.raises(MemoryBoundError):
+        size_loader(free, [[source]], world_size=1, limit_bytes=least - 1)
