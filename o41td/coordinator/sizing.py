@@ -69,8 +69,7 @@ class LoaderSize:
     """What `size_loader` decided.
 
     `lookahead` is how many blocks each worker has in flight. `resident[stage]` are the sources of that stage that stay
-    decoded; `lent_slots[stage]` is in how many slots batches
-    may lie that are handed out as they lie there.
+    decoded; `lent_slots[stage]` is in how many slots batches may lie that are handed out as they lie there.
     """
 
     layout: ArenaLayout
