@@ -4,6 +4,10 @@ The gatherer's thread does it ahead of a loop that is busy with the batch before
 nothing by that: it would wait for the thread, and to wake a thread costs as much as to copy a small batch. So a loop
 that is quick assembles its batches itself, and the thread does it for one that is slow, or has not come for a while.
 
+The loop of a slow one does not wake the thread either, as long as its steps take about as long as the last: a thread
+that is woken runs at once, mostly where the loop runs, and the loop would have its batch when the thread is done with
+the next ones. The thread knows the loop's pace and wakes by itself in the middle of a step.
+
 Only one of them at a time: each raises a flag of its own and then looks at the other's, and leaves if that is up
 (Dekker's rule, in E. W. Dijkstra, Cooperating Sequential Processes, 1965). A lock would not do: the loop may be
 interrupted at any instruction (Ctrl-C), and would leave it locked, while a flag that stays up is lowered by its owner's
@@ -30,6 +34,7 @@ __all__ = ["AnnouncedBatch", "AssembledBatch", "Assembler"]
 _QUICK_STEP_S = 1e-4
 _SMALL_BATCH_BYTES = 1 << 20
 _LOOK_AGAIN_S = 1e-4
+_STEP_WORTH_A_NAP_S = 1e-3
 _HANDED_OUT_BEFORE_WORD = 2
 
 GIVE_UP_ON_LOOP_S = 5e-3
@@ -79,9 +84,16 @@ class Assembler:
     Args:
         buffers: Gives the memory of a stage's batches.
         prefetch_batches: So many batches may wait behind the one that was handed out.
+        clock: Seconds, as of `time.monotonic`.
     """
 
-    def __init__(self, *, buffers: Callable[[int], BatchBuffers], prefetch_batches: int) -> None:
+    def __init__(
+        self,
+        *,
+        buffers: Callable[[int], BatchBuffers],
+        prefetch_batches: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.announced: deque[AnnouncedBatch] = deque()
         self.ready: deque[AssembledBatch] = deque()
         self.num_assembled = 0  # since the place that is served
@@ -92,7 +104,10 @@ class Assembler:
         self.gather_ahead_s = 0.0  # time that the thread has spent at it
         self.gather_now_s = 0.0  # and the loop
         self._is_loop_quick = False
-        self._loop_left_s = 0.0
+        self._clock = clock
+        self._loop_left_s = clock()
+        self._step_s = 0.0  # from the loop's last leaving to its next visit
+        self._nap_until: int | None = None  # the thread naps until the loop has been given this batch
         self._is_loop_at_it = False
         self._is_thread_at_it = False
         self._buffers = buffers
@@ -106,24 +121,28 @@ class Assembler:
 
     def note_visit(self) -> None:
         """The loop asks for a batch."""
-        self._is_loop_quick = time.monotonic() - self._loop_left_s < _QUICK_STEP_S
+        self._step_s = self._clock() - self._loop_left_s
+        self._is_loop_quick = self._step_s < _QUICK_STEP_S
         self.is_loop_inside = True
 
     def note_leaving(self) -> None:
         """The loop has what it asked for, or was interrupted."""
-        self._loop_left_s = time.monotonic()
+        self._loop_left_s = self._clock()
         self.is_loop_inside = False
 
     @property
     def is_thread_wanted(self) -> bool:
-        """Whether it is worth waking the thread for the room there is.
-
-        Small batches are made two and more at a time: once half of what may be ahead was handed out, the batch in the
-        loop's hands not counted.
-        """
-        if self._is_loop_quick:
+        """Whether it is worth waking the thread for the room there is, which will not wake by itself in time."""
+        nap_until = self._nap_until  # once: the thread ends its nap
+        if self._is_loop_quick or (nap_until is not None and self.handed_out <= nap_until):
             return False
-        ahead = len(self.ready) - 1
+        return self._is_enough_room(len(self.ready) - 1)
+
+    def _is_enough_room(self, ahead: int) -> bool:
+        """Whether the thread should assemble, with so many batches there behind the one in the loop's hands.
+
+        Small batches are made two and more at a time: once half of what may be ahead was handed out.
+        """
         return ahead <= 0 or self._copied_bytes > _SMALL_BATCH_BYTES or 2 * ahead < self._prefetch
 
     def is_word_due(self, *, is_awaited: bool) -> bool:
@@ -149,7 +168,7 @@ class Assembler:
         """Whether the thread shall leave the next batch to the loop."""
         if self._is_loop_at_it:
             return True
-        is_near = self.is_loop_inside or time.monotonic() - self._loop_left_s < GIVE_UP_ON_LOOP_S
+        is_near = self.is_loop_inside or self._clock() - self._loop_left_s < GIVE_UP_ON_LOOP_S
         return self._is_loop_quick and is_near
 
     @property
@@ -192,6 +211,30 @@ class Assembler:
         self.begin(regions=self._regions, is_lost=self._is_lost, lent=self._lent)
         self.num_assembled = 0
         self.lent_release = None
+
+    def begin_nap(self) -> float | None:
+        """All is assembled that there is room for: returns how long the thread may sleep without being woken for room.
+
+        None where the loop's steps are too short for that. The nap ends in the middle of the step in which there will
+        be enough room, if the loop takes as long a step as the last time; for one that does not come, naps become
+        longer. `end_nap` belongs behind it.
+        """
+        step_s = self._step_s
+        if step_s < _STEP_WORTH_A_NAP_S:
+            return None
+        handed_out = self.handed_out
+        ahead = self.num_assembled - (handed_out + 1)
+        num_steps = 1
+        while not self._is_enough_room(ahead - num_steps):
+            num_steps += 1
+        away_s = 0.0 if self.is_loop_inside else self._clock() - self._loop_left_s
+        self._nap_until = handed_out + num_steps
+        left_s = (num_steps - 0.5) * step_s - away_s
+        return left_s if left_s > 0 else away_s / 2
+
+    def end_nap(self) -> None:
+        """The thread is awake."""
+        self._nap_until = None
 
     def _enter_as_thread(self) -> bool:
         self._is_thread_at_it = True

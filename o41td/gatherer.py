@@ -324,7 +324,10 @@ class Gatherer:
             return
         channel = self.loader.channel
         timeout_s = GIVE_UP_ON_LOOP_S if has_work else self._stall_timeout_s / 4
+        if assembler.announced and not has_work:
+            timeout_s = min(timeout_s, assembler.begin_nap() or timeout_s)
         can_receive = self.bell.wait(timeout_s, also=channel.fileno())
+        assembler.end_nap()
         self.is_asleep = False
         if can_receive:
             self._heard_s = time.monotonic()
