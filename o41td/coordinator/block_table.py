@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.blocks import BlockPiece, PlannedBlock
-from o41td.coordinator.events import BadRows, BlockKey, PlannedBatch, RowRun
+from o41td.coordinator.events import BadRows, BlockKey, Burst, PlannedBatch, RowRun
 
 __all__ = ["Block", "BlockState", "BlockTable", "InvalidTransition"]
 
@@ -205,19 +205,26 @@ class BlockTable:
         """
         bases = self.arena_bases
         first_rows = []
-        scattered = []
+        slices: list[tuple[Burst, int, int]] = []
+        burst, start, stop = None, 0, 0
         for batch in batches:
             rows = batch.rows
             if isinstance(rows, RowRun):
                 first_rows.append(int(bases[rows.handle]) + rows.first)
-            else:
-                first_rows.append(-1)
-                scattered.append(rows)
-        if not scattered:
+                continue
+            first_rows.append(-1)
+            if rows.burst is burst and rows.place == stop:
+                stop += 1
+                continue
+            if burst is not None:
+                slices.append((burst, start, stop))
+            burst, start = rows
+            stop = start + 1
+        if burst is None:
             return first_rows, _NO_ROWS
-        arena_rows: NDArray[np.int64] = bases[np.concatenate([rows.handles for rows in scattered])]
-        arena_rows += np.concatenate([rows.rows for rows in scattered])
-        return first_rows, arena_rows
+        slices.append((burst, start, stop))
+        parts = [bases[of.handles][of.block[first:last]] + of.rows[first:last] for of, first, last in slices]
+        return first_rows, parts[0].ravel() if len(parts) == 1 else np.concatenate([part.ravel() for part in parts])
 
     def note_lent(self, batches: Sequence[PlannedBatch]) -> None:
         """Notes of which blocks the consumer of these batches may hold, and write to, some that lie in one piece."""

@@ -21,6 +21,8 @@ __all__ = [
     "BlockKey",
     "BlockWasDecoded",
     "BlockWasRefused",
+    "Burst",
+    "BurstRows",
     "DecodeInto",
     "Event",
     "FoundBadRows",
@@ -65,6 +67,24 @@ class RowPlaces(NamedTuple):
     rows: NDArray[np.int64]
 
 
+class Burst(NamedTuple):
+    """Rows of batches that were planned together: of each its block, as a place in `handles`, and the row of its slot.
+
+    int64: `handles` [blocks], `block` and `rows` [batches, rows of a batch].
+    """
+
+    handles: NDArray[np.int64]
+    block: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+class BurstRows(NamedTuple):
+    """The rows of the batch at a place of a burst: batches that follow each other there are sent as one slice of it."""
+
+    burst: Burst
+    place: int
+
+
 @dataclass(slots=True, eq=False)
 class PlannedBatch:
     """One batch of one rank: which row of which block each of its rows is.
@@ -77,15 +97,16 @@ class PlannedBatch:
     number: int
     digest: int
     num_rows: int
-    rows: RowRun | RowPlaces
+    rows: RowRun | BurstRows
     blocks: tuple[int, ...]
     closes: tuple[int, ...]
     ordinal: int = 0
 
     def places(self) -> RowPlaces:
         """Returns where the rows are, one by one."""
-        if isinstance(self.rows, RowPlaces):
-            return self.rows
+        if isinstance(self.rows, BurstRows):
+            (handles, block, rows), place = self.rows
+            return RowPlaces(handles[block[place]], rows[place])
         handle, first = self.rows
         return RowPlaces(np.full(self.num_rows, handle), np.arange(first, first + self.num_rows))
 

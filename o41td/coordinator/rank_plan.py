@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import BlockTable
-from o41td.coordinator.events import PlannedBatch, RowPlaces, RowRun
+from o41td.coordinator.events import Burst, BurstRows, PlannedBatch, RowRun
 from o41td.coordinator.lane_window import LaneWindow
 from o41td.coordinator.piece_table import FoundRows, FoundRun, PieceTable
 from o41td.coordinator.resident import ResidentBlocks
@@ -208,12 +208,13 @@ class RankPlan:
         if isinstance(found, FoundRun):
             handle = int(table.handles[found.block])
             firsts = found.slot_row + np.arange(0, batches.x.size, shape[1])[own]
-            rows: Iterable[RowRun | RowPlaces] = [RowRun(handle, first) for first in firsts.tolist()]
+            rows: Iterable[RowRun | BurstRows] = [RowRun(handle, first) for first in firsts.tolist()]
             blocks = [(handle,)] * num_own
             closes = self._closed_by(lane, present, table, lambda _place: num_own - 1)
         else:
-            block, slot_row = found.block.reshape(shape)[own], found.slot_row.reshape(shape)[own]
-            rows = map(RowPlaces, table.handles[block], slot_row)
+            block = found.block.reshape(shape)[own]
+            burst = Burst(table.handles, block, found.slot_row.reshape(shape)[own])
+            rows = map(BurstRows, repeat(burst), range(num_own))
             used = np.zeros((num_own, len(table.handles)), np.bool_)
             used.reshape(-1)[block + np.arange(0, used.size, used.shape[1])[:, None]] = True
             names = table.handles[np.nonzero(used)[1]].tolist()

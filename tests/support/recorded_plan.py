@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import BlockTable
 from o41td.coordinator.blocks import PlannedBlock
-from o41td.coordinator.events import BlockKey, PlannedBatch, RowPlaces, RowRun
+from o41td.coordinator.events import BlockKey, BurstRows, PlannedBatch, RowRun
 from o41td.coordinator.rank_plan import RankPlan
 
 __all__ = ["PlanRecord", "RecordedPlan"]
@@ -107,7 +107,7 @@ class RecordedPlan:
         return self._open
 
 
-def _translated(rows: RowRun | RowPlaces, translation: NDArray[np.int64]) -> RowRun | RowPlaces:
+def _translated(rows: RowRun | BurstRows, translation: NDArray[np.int64]) -> RowRun | BurstRows:
     if isinstance(rows, RowRun):
         return rows._replace(handle=int(translation[rows.handle]))
-    return rows._replace(handles=translation[rows.handles])
+    return rows._replace(burst=rows.burst._replace(handles=translation[rows.burst.handles]))

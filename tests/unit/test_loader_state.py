@@ -15,13 +15,14 @@ from o41td.coordinator.events import (
     BlockKey,
     BlockWasDecoded,
     BlockWasRefused,
+    Burst,
+    BurstRows,
     DecodeInto,
     KillWorker,
     PieceWasBegun,
     PlannedBatch,
     RankAttached,
     RankLeft,
-    RowPlaces,
     SendBatches,
     SendEnd,
     SendFailure,
@@ -61,8 +62,9 @@ class ScriptedPlan:
             own = np.array([handles[letter] for letter in letters], np.int64)
             closes = tuple(handles[letter] for letter in letters if letter not in rest)
             rows = np.full(len(letters), number, np.int64)
-            places = RowPlaces(own, rows)
-            batches.append(PlannedBatch(number, 100 + number, len(rows), places, tuple(own.tolist()), closes))
+            burst = Burst(own, np.arange(len(own))[None], rows[None])
+            in_burst = BurstRows(burst, 0)
+            batches.append(PlannedBatch(number, 100 + number, len(rows), in_burst, tuple(own.tolist()), closes))
         return batches
 
     def claim(self, letter):
