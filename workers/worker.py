@@ -5,7 +5,8 @@ hangs: then it ends the process at once, whatever the other thread does. The oth
 in the order in which it came; before it decodes a block it asks the kernel to read ahead what the next order needs.
 
 What is remote brings a third, the storage thread. The listener has it fetch what an order needs as soon as that comes,
-so bytes are on their way for all that was ordered.
+so bytes are on their way for all that was ordered. Orders that come while the main thread still maps the arena are
+begun by it, right behind that.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Worker:
         self._channel = channel
         self._orders: queue.SimpleQueue[tuple[Message, int | None]] = queue.SimpleQueue()
         self._looked_at: deque[tuple[Message, int | None]] = deque()
+        self._intake = threading.Lock()  # an order is begun and in the queue, or neither; held for moments
         self._arena: MappedArena | None = None
         self._decoder: BlockDecoder | None = None
         self._cache: BlockCache | None = None
@@ -114,8 +116,9 @@ class Worker:
                 descriptor = self._channel.take_descriptor() if carries_descriptor(message) else None
             except ChannelClosed:
                 os._exit(0)
-            self._fetch_ahead(message)
-            self._orders.put((message, descriptor))
+            with self._intake:
+                self._fetch_ahead(message)
+                self._orders.put((message, descriptor))
 
     def _fetch_ahead(self, message: Message) -> None:
         match message:
@@ -243,7 +246,11 @@ class Worker:
             cache=self._cache,
         )
         if self._remote is not None and order.cluster is None:  # a cluster's nodes fetch for themselves
-            self._remote.attach(self._decoder, sources, max_row_group_bytes=order.max_row_group_bytes)
+            with self._intake:
+                self._remote.attach(self._decoder, sources, max_row_group_bytes=order.max_row_group_bytes)
+                self._look_at_all()
+                for later, _descriptor in self._looked_at:
+                    self._remote.begin(later)
         if order.cluster is not None:
             from o41td.workers.ray_decoder import RayDecoder  # it brings ray
 
@@ -266,13 +273,14 @@ class Worker:
 
     def _read_ahead(self, decoder: BlockDecoder, order: DecodeBlock) -> None:
         """Starts the reading of the block behind this order, if there is an order for one; of all on a cluster."""
-        with contextlib.suppress(queue.Empty):
-            while self._ray is not None or not self._looked_at:
-                self._looked_at.append(self._orders.get_nowait())
         if self._ray is not None:
+            self._look_at_all()
             for each in (order, *(other for other, _descriptor in self._looked_at if isinstance(other, DecodeBlock))):
                 self._ray.begin(each)
             return
+        with contextlib.suppress(queue.Empty):
+            while not self._looked_at:
+                self._looked_at.append(self._orders.get_nowait())
         for later, _descriptor in self._looked_at:
             if isinstance(later, DecodeBlock):
                 for piece in itertools.starmap(Piece, later.pieces[:_READ_AHEAD_PIECES]):
@@ -281,3 +289,9 @@ class Worker:
                     with contextlib.suppress(O41Error):  # it is told when the block's own turn comes
                         decoder.will_need(later.source, piece)
                 return
+
+    def _look_at_all(self) -> None:
+        """Takes all orders that are there out of the queue."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._looked_at.append(self._orders.get_nowait())

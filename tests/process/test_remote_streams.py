@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 import time
 
 import numpy as np
@@ -15,6 +16,7 @@ import faulty_proxy as faults
 import stream_reference as ref
 from command_line import o41td_in_a_process
 from o41td import (
+    BatchStreamConfig,
     ChangedDataError,
     ConfigError,
     FileSource,
@@ -138,6 +140,30 @@ def test_many_shards_are_opened_by_one_list_and_a_request_each(bucket):
     assert sorted(each.path.partition("?")[0] for each in footers) == [f"/{bucket.name}/data/{name}" for name in names]
     assert len(bucket.proxy.log) == len(footers) + 2  # the list, and a look whether the glob is a name
     assert bucket.proxy.most_in_flight >= 16
+
+
+def test_all_that_is_ordered_is_asked_for_before_the_first_answer(bucket, tmp_path, open_stream):
+    """Four workers ask for the two blocks that each was given, though these may come while it maps the arena."""
+    values = np.random.default_rng(0).integers(0, 1 << 62, (8, 8192))
+    paths = []
+    (tmp_path / "data").mkdir()
+    for number, column in enumerate(values):
+        paths.append(tmp_path / f"data/{number}.parquet")
+        pq.write_table(pa.table({"id": column}), paths[-1])
+    bucket.put_files(paths)
+    all_asked = threading.Barrier(len(paths))
+    for path in paths:
+        is_data = {"path": path.name, "ranged": True, "least_bytes": 60_000}  # 64 KiB of numbers, and not the footer
+        bucket.proxy.fail(faults.behind(all_asked, timeout_s=30), **is_data)
+    field = ProjectedField(name="id", dtype="i64")
+    stage = Stage(sources=[FileSource(files=[bucket.uri("data/*.parquet")])], batch_size=8192)
+    config = BatchStreamConfig(
+        fields=[field], stages=[stage], block_rows=8192, lookahead=2, threads=4, cache_dir=str(tmp_path / "cache")
+    )
+    with open_stream(config, storage=bucket.storage) as stream:
+        first = stream.next()
+    assert not all_asked.broken
+    assert first["id"].tolist() == values[0].tolist()
 
 
 def test_a_store_that_fails_now_and_then_changes_nothing(bucket, write_shards, open_stream):

@@ -88,12 +88,23 @@ class FaultyProxy:
             thread.join()
 
     def fail(
-        self, answer: Answer, *, times: int = 1, method: str = "GET", path: str = "", ranged: bool = False
+        self,
+        answer: Answer,
+        *,
+        times: int = 1,
+        method: str = "GET",
+        path: str = "",
+        ranged: bool = False,
+        least_bytes: int = 0,
     ) -> None:
-        """Gives the next requests that fit this answer: of a method, with a path that holds `path`, perhaps a range."""
+        """Gives the next requests that fit this answer.
+
+        They are of a method, with a path that holds `path`, perhaps of a range, which has `least_bytes`.
+        """
 
         def fits(asked: Asked) -> bool:
-            return asked.method == method and path in asked.path and (asked.start is not None or not ranged)
+            is_of_object = asked.method == method and path in asked.path
+            return is_of_object and (asked.start is not None or not ranged) and asked.range_bytes >= least_bytes
 
         with self._lock:
             self._faults.append(_Fault(answer, fits, times))
@@ -278,6 +289,17 @@ def after(delay_s: float) -> Answer:
 
     def answer(handler: _Handler, asked: Asked) -> None:
         time.sleep(delay_s)
+        handler.reply(asked, *handler.forwarded())
+
+    return answer
+
+
+def behind(barrier: threading.Barrier, *, timeout_s: float) -> Answer:
+    """The right answer, once as many requests wait for theirs as the barrier has parties, or after so long."""
+
+    def answer(handler: _Handler, asked: Asked) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(timeout_s)
         handler.reply(asked, *handler.forwarded())
 
     return answer
