@@ -75,6 +75,8 @@ class FolderStore:
             for at in range(start, stop, _CHUNK_BYTES):
                 count = min(_CHUNK_BYTES, stop - at)
                 await self._carry(count)
+                if writer.transport.is_closing():
+                    raise ConnectionResetError
                 await loop.sendfile(writer.transport, file, at, count)
 
     async def _carry(self, num_bytes: int) -> None:
