@@ -19,17 +19,22 @@ from typing import Any
 from o41td import BatchStreamConfig, open_batch_stream, resume_batch_stream
 
 _MASK = (1 << 64) - 1
+_NOT_OURS = ("/dev/", "/proc/")
 
 
 def open_descriptors() -> dict[str, str]:
-    """This process's descriptors and what they lead to."""
+    """This process's descriptors and what they lead to, without libffi's own file, from which some builds map code."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             found[name] = os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # the listing's own is gone by now
             continue
-    return {name: target for name, target in found.items() if not target.startswith(("/dev/", "/proc/"))}
+    return {
+        name: target
+        for name, target in found.items()
+        if not target.startswith(_NOT_OURS) and "/libffi.so" not in target
+    }
 
 
 def tell(*words: Any) -> None:

@@ -20,9 +20,11 @@ def _seen(pid: int) -> dict[str, Any]:
     folder = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
     words = (folder / "cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+    targets = [os.readlink(entry) for entry in (folder / "fd").iterdir()]
     return {
         "arguments": re.sub(r"\d+", "N", " ".join(words)),
-        "open": sorted(re.sub(r"\d+", "N", os.readlink(entry)) for entry in (folder / "fd").iterdir()),
+        # Some builds of libffi keep their own file open, once ctypes has made a callback.
+        "open": sorted(re.sub(r"\d+", "N", target) for target in targets if "/libffi.so" not in target),
         "folder": os.readlink(folder / "cwd"),
         **{name: status[name].strip() for name in ("Name", "Threads", "SigBlk", "SigIgn", "SigCgt")},
     }
