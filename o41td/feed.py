@@ -31,7 +31,11 @@ class BatchFeed:
     """
 
     def __init__(self, gatherer: Gatherer, log: StreamLog, *, stall_timeout_s: float) -> None:
-        """Starts the gatherer's thread; what is to be said of waits goes into `log`."""
+        """Starts the gatherer's thread; what is to be said of waits goes into `log`.
+
+        Raises:
+            CoordinatorError: This process may not begin another thread; the loader is ended.
+        """
         self._log = log
         self._gatherer = gatherer
         self._stall_timeout_s = stall_timeout_s
@@ -42,7 +46,16 @@ class BatchFeed:
         self._bells_lock = threading.Lock()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=gatherer.run, name="o41td-gatherer", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            gatherer.loader.end()
+            self._close_bells()
+            raise CoordinatorError(
+                f"the stream's thread cannot be started: {error}",
+                where=f"pid {self._pid}",
+                advice="Look at the limits of processes and threads (`ulimit -u`, the container's, as `--pids-limit`)",
+            ) from error
 
     @property
     def wait_s(self) -> float:

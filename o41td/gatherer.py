@@ -144,14 +144,16 @@ class Gatherer:
         Blocks: for as long. Called by: the gatherer's thread.
         """
         stop = threading.Event()
-        populating = self._populate_ahead(stop)
+        populating: threading.Thread | None = None
         try:
+            populating = self._populate_ahead(stop)
             while not self.closing:
                 try:
                     self._step()
                 except ChannelClosed:
                     stop.set()
-                    populating.join()
+                    if populating is not None:
+                        populating.join()
                     if self._is_closing():
                         return
                     self.is_replacing = True
@@ -166,7 +168,8 @@ class Gatherer:
             raise
         finally:
             stop.set()
-            populating.join()
+            if populating is not None:
+                populating.join()
             self._end_loader()
             self.has_ended = True
             self.arrived.ring()
@@ -188,12 +191,9 @@ class Gatherer:
         self.fatal = error
         self.arrived.ring()
 
-    def _populate_ahead(self, stop: threading.Event) -> threading.Thread:
+    def _populate_ahead(self, stop: threading.Event) -> threading.Thread | None:
         """Touches the arena's pages in the background: a first touch costs many times what a later one does."""
-        arena = self.loader.arena
-        thread = threading.Thread(target=arena.populate, args=(stop,), name="o41td-populate", daemon=True)
-        thread.start()
-        return thread
+        return self.loader.arena.populate_in_background(stop)
 
     def _step(self) -> None:
         """Does the next thing there is to do, or sleeps."""

@@ -166,6 +166,22 @@ class MappedArena:
         assert self._base is not None, "the arena is closed"
         return self._base
 
+    def populate_in_background(self, stop: threading.Event) -> threading.Thread | None:
+        """Begins a thread that populates all slots until `stop` is set; None where no thread may be begun.
+
+        It only saves time later, so what forbids it (a container's limit of processes and threads) is no error.
+        """
+        thread = threading.Thread(target=self._populate_quietly, args=(stop,), name="o41td-populate", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
+        return thread
+
+    def _populate_quietly(self, stop: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            self.populate(stop)
+
     def populate(self, stop: threading.Event | None = None, *, first_slot: int = 0, end_slot: int | None = None) -> int:
         """Makes the pages of slots `[first_slot, end_slot)` present in this process, lowest slot first.
 

@@ -264,12 +264,7 @@ class Worker:
                 max_row_group_bytes=order.max_row_group_bytes,
                 max_held_units=order.max_held_units,
             )
-        threading.Thread(target=self._populate, args=(self._arena,), name="o41td-populate", daemon=True).start()
-
-    def _populate(self, arena: MappedArena) -> None:
-        """Maps the arena's pages ahead of use, lowest slot first: slots are handed out in that order."""
-        with contextlib.suppress(OSError):
-            arena.populate(threading.Event())
+        self._arena.populate_in_background(threading.Event())  # lowest slot first, as slots are handed out
 
     def _read_ahead(self, decoder: BlockDecoder, order: DecodeBlock) -> None:
         """Starts the reading of the block behind this order, if there is an order for one; of all on a cluster."""

@@ -122,6 +122,41 @@ def test_500_shards_and_500_kept_batches_under_a_limit_of_128_open_files(write_s
     assert (ended.code, ended.out, ended.err) == (0, "500 True\n", "")
 
 
+_WITHOUT_A_THREAD = """
+import sys, threading
+begin = threading.Thread.start
+def start(thread):
+    if thread.name == sys.argv[2]:  # as where a container's pids.max is reached
+        raise RuntimeError("can't start new thread")
+    begin(thread)
+threading.Thread.start = start
+from o41td import BatchStreamConfig, O41Error, open_batch_stream
+import psutil
+try:
+    with open_batch_stream(BatchStreamConfig.load(sys.argv[1])) as stream:
+        print(sum(batch.num_rows for batch in stream))
+except O41Error as error:
+    print(type(error).__name__, error)
+print(psutil.Process().children())
+"""
+
+
+def test_no_thread_left_to_map_pages_ahead(config_file):
+    """Where a trainer may begin no thread but the gatherer's, the stream gives every row all the same."""
+    ended = run_python("-c", _WITHOUT_A_THREAD, str(config_file), "o41td-populate")
+    assert (ended.code, ended.out, ended.err) == (0, "100\n[]\n", "")
+
+
+def test_no_thread_left_to_gather(config_file):
+    """Where a trainer may begin no thread at all, opening says so and what to look at, and leaves no process."""
+    ended = run_python("-c", _WITHOUT_A_THREAD, str(config_file), "o41td-gatherer")
+    assert (ended.code, ended.err) == (0, "")
+    said, children = ended.out.splitlines()
+    assert said.startswith("CoordinatorError the stream's thread cannot be started: can't start new thread")
+    assert "--pids-limit" in said
+    assert children == "[]"
+
+
 def test_a_parent_that_uses_s3fs_already(config_file):
     """I1: its event loop's thread runs in the trainer; the loader's processes are started, not forked, and stream."""
     code = (
