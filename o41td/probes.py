@@ -127,7 +127,7 @@ def probe_host(host: HostFigures, *, threads: int, bound: Mapping[str, Any], lim
         _probe("host", "cores", "warn" if crowded else "ok",
                f"{counted_text(host.cores, 'core')} for {counted_text(threads, 'worker')}",
                f"Set threads to {host.cores} or fewer: more workers than cores decode no faster"),
-        _probe("host", "memory", "fail" if over else "ok", f"{memory} on this host",
+        _probe("host", "memory", "fail" if over else "ok", f"{memory} in this host or container",
                "Lower buffer_rows, threads or lookahead, or raise memory_limit_bytes; `o41td plan` shows the terms"),
         _probe("host", "shared memory", "warn" if small else "ok", f"{shm}; the arena takes {human_bytes(arena)}",
                "Anonymous memory is used instead; in a container give more, as with --shm-size"),

@@ -5,8 +5,11 @@ What there is is docs/cli.md, which another test compares with the commands them
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +58,9 @@ def test_the_kubernetes_job_serves_to_its_trainer() -> None:
     (loader,) = (container for container in pod["initContainers"] if container["name"] == "loader")
     (trainer,) = pod["containers"]
     refuse_unknown(loader["args"])
+    probe = loader["startupProbe"]["exec"]["command"]  # without it the trainer may connect before a loader is served
+    assert probe == ["o41td", "status", loader["args"][loader["args"].index("--name") + 1]]
+    refuse_unknown(probe[1:])
     assert loader["restartPolicy"] == "Always"  # what makes it a sidecar
     assert pod["shareProcessNamespace"] is True
     assert pod["securityContext"]["runAsUser"] == 1000
@@ -62,6 +68,27 @@ def test_the_kubernetes_job_serves_to_its_trainer() -> None:
         assert {"/tmp", "/dev/shm"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
     mounted = {mount["name"] for part in (loader, trainer) for mount in part["volumeMounts"]}
     assert mounted <= {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("version", ["1.29", None])  # the first with sidecars unasked for, and the newest known
+def test_the_kubernetes_job_fits_the_schema_of_the_api(version: str | None) -> None:
+    """Each key is one that Kubernetes knows at that place, and each value of its kind."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    document = yaml.safe_load((ROOT / "deploy" / "kubernetes.yaml").read_text())
+    kubernetes_validate.validate(document, version or kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+def test_the_service_is_one_that_systemd_takes(tmp_path: Path) -> None:
+    """`systemd-analyze verify` has nothing to say of the unit, for a program that is there."""
+    unit = (ROOT / "deploy" / "o41td@.service").read_text()
+    (tmp_path / "o41td@.service").write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit, flags=re.MULTILINE))
+    done = subprocess.run(
+        ["systemd-analyze", "--user", "--man=no", "verify", "./o41td@pretrain.service"],
+        cwd=tmp_path, env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_service_calls_a_command_that_there_is() -> None:
