@@ -274,7 +274,7 @@ class Worker:
                 self._ray.begin(each)
             return
         with contextlib.suppress(queue.Empty):
-            while not self._looked_at:
+            if not self._looked_at:
                 self._looked_at.append(self._orders.get_nowait())
         for later, _descriptor in self._looked_at:
             if isinstance(later, DecodeBlock):

@@ -83,9 +83,8 @@ def test_ranks_train_alike_across_a_crash_and_a_change_of_their_number(torch_run
     """Four ranks, of which one is killed, and then two that resume have the losses of one rank alone, step for step."""
     one, four, two = (torch_runs[name] for name in ("alone", "of four one dies", "two resume"))
     assert (one.returncode, one.stderr, two.returncode) == (0, "", 0), two.stderr
-    assert (
-        four.returncode == 1
-    )  # torchrun names the rank that it finds gone first: the killed one, or one that missed it
+    # torchrun tells of the rank that it finds gone first: of the killed one, or of one that missed it.
+    assert four.returncode == 1
     alone, begun, resumed = map(losses_of, (one, four, two))
     assert list(alone) == list(range(20))
     assert set(range(12)) <= set(begun) <= set(range(13))

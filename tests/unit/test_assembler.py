@@ -8,15 +8,18 @@ from o41td.assembler import AssembledBatch, Assembler
 
 
 class Loop:
-    """A loop that is given batch after batch, all of which are assembled as soon as there is room."""
+    """A loop that was given its first batch after a step of `step_s`; all is assembled that there is room for."""
 
-    def __init__(self, *, prefetch_batches: int) -> None:
+    def __init__(self, *, prefetch_batches: int, step_s: float) -> None:
         self.now_s = 1000.0
         self.assembler = Assembler(
             buffers=lambda _stage: pytest.fail("nothing is copied"),
             prefetch_batches=prefetch_batches,
             clock=lambda: self.now_s,
         )
+        self.fill()
+        self.take(after_s=step_s)
+        self.fill()
 
     def fill(self) -> None:
         """Lets the thread assemble all that there is room for."""
@@ -40,38 +43,26 @@ class Loop:
 
 def test_thread_naps_until_the_middle_of_the_step_with_room() -> None:
     """Of two batches ahead both are handed out before it is worth assembling: a step and a half from now."""
-    loop = Loop(prefetch_batches=2)
-    loop.fill()
-    loop.take(after_s=0.004)
-    loop.fill()
+    loop = Loop(prefetch_batches=2, step_s=0.004)
     assert loop.assembler.begin_nap() == pytest.approx(0.006)
 
 
 def test_nap_is_as_much_shorter_as_the_loop_is_away_already() -> None:
     """A millisecond after the loop has left, a millisecond less is left of the nap."""
-    loop = Loop(prefetch_batches=2)
-    loop.fill()
-    loop.take(after_s=0.004)
-    loop.fill()
+    loop = Loop(prefetch_batches=2, step_s=0.004)
     loop.now_s += 0.001
     assert loop.assembler.begin_nap() == pytest.approx(0.005)
 
 
 def test_more_batches_ahead_make_a_longer_nap() -> None:
     """Of eight ahead, five are handed out before fewer than half are left: four steps and a half."""
-    loop = Loop(prefetch_batches=8)
-    loop.fill()
-    loop.take(after_s=0.010)
-    loop.fill()
+    loop = Loop(prefetch_batches=8, step_s=0.010)
     assert loop.assembler.begin_nap() == pytest.approx(0.045)
 
 
 def test_loop_wakes_nobody_during_a_nap_that_ends_in_time() -> None:
     """Both batches ahead are handed out without a ring; the one behind them, which the nap should have made, rings."""
-    loop = Loop(prefetch_batches=2)
-    loop.fill()
-    loop.take(after_s=0.004)
-    loop.fill()
+    loop = Loop(prefetch_batches=2, step_s=0.004)
     loop.assembler.begin_nap()
     assert [loop.take(after_s=0.0002) for _ in range(2)] == [False, False]
     loop.assembler.ready.append(AssembledBatch(0, 3, {}, 1, 0, 3, 0))  # the loop has made it by itself
@@ -81,10 +72,7 @@ def test_loop_wakes_nobody_during_a_nap_that_ends_in_time() -> None:
 
 def test_loop_wakes_the_thread_behind_a_nap() -> None:
     """A thread that sleeps without an end of its own is woken once both batches ahead are handed out."""
-    loop = Loop(prefetch_batches=2)
-    loop.fill()
-    loop.take(after_s=0.004)
-    loop.fill()
+    loop = Loop(prefetch_batches=2, step_s=0.004)
     loop.assembler.begin_nap()
     loop.assembler.end_nap()
     assert [loop.take(after_s=0.004) for _ in range(2)] == [False, True]
@@ -92,10 +80,7 @@ def test_loop_wakes_the_thread_behind_a_nap() -> None:
 
 def test_naps_grow_while_the_loop_stays_away() -> None:
     """A loop that is away for ten of its steps, and then for a hundred, is looked for half as long again each time."""
-    loop = Loop(prefetch_batches=2)
-    loop.fill()
-    loop.take(after_s=0.004)
-    loop.fill()
+    loop = Loop(prefetch_batches=2, step_s=0.004)
     loop.now_s += 0.040
     assert loop.assembler.begin_nap() == pytest.approx(0.020)
     loop.now_s += 0.360
@@ -104,9 +89,6 @@ def test_naps_grow_while_the_loop_stays_away() -> None:
 
 def test_thread_of_a_loop_with_short_steps_does_not_nap() -> None:
     """Half a millisecond a step is too short to wake in the middle of: the loop wakes it."""
-    loop = Loop(prefetch_batches=2)
-    loop.fill()
-    loop.take(after_s=0.0005)
-    loop.fill()
+    loop = Loop(prefetch_batches=2, step_s=0.0005)
     assert loop.assembler.begin_nap() is None
     assert [loop.take(after_s=0.0005) for _ in range(2)] == [False, True]
