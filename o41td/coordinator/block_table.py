@@ -11,17 +11,22 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.blocks import BlockPiece, PlannedBlock
-from o41td.coordinator.events import BadRows, BlockKey, Burst, PlannedBatch, RowRun
+from o41td.coordinator.events import BadRows, BlockKey, PlannedBatch
 
 __all__ = ["Block", "BlockState", "BlockTable", "InvalidTransition"]
 
 _NO_ROWS = np.empty(0, np.int64)
+_rows_of = attrgetter("rows")
+_burst_of = attrgetter("burst")
+_place_of = attrgetter("place")
 
 
 class InvalidTransition(AssertionError):
@@ -204,33 +209,26 @@ class BlockTable:
         Of each batch the first, where the others follow it, else -1; and all rows of the latter end to end: int64.
         """
         bases = self.arena_bases
-        first_rows = []
-        slices: list[tuple[Burst, int, int]] = []
-        burst, start, stop = None, 0, 0
-        for batch in batches:
-            rows = batch.rows
-            if isinstance(rows, RowRun):
-                first_rows.append(int(bases[rows.handle]) + rows.first)
+        first_rows: list[int] = []
+        parts: list[NDArray[np.int64]] = []
+        for burst, of_burst in groupby(map(_rows_of, batches), _burst_of):
+            if burst is None:
+                first_rows.extend([int(bases[handle]) + first for handle, first in of_burst])
                 continue
-            first_rows.append(-1)
-            if rows.burst is burst and rows.place == stop:
-                stop += 1
-                continue
-            if burst is not None:
-                slices.append((burst, start, stop))
-            burst, start = rows
-            stop = start + 1
-        if burst is None:
+            places = list(map(_place_of, of_burst))
+            first_rows.extend([-1] * len(places))
+            start, stop = places[0], places[-1] + 1
+            at = slice(start, stop) if stop - start == len(places) else places
+            parts.append((bases[burst.handles][burst.block[at]] + burst.rows[at]).ravel())
+        if not parts:
             return first_rows, _NO_ROWS
-        slices.append((burst, start, stop))
-        parts = [bases[of.handles][of.block[first:last]] + of.rows[first:last] for of, first, last in slices]
-        return first_rows, parts[0].ravel() if len(parts) == 1 else np.concatenate([part.ravel() for part in parts])
+        return first_rows, parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def note_lent(self, batches: Sequence[PlannedBatch]) -> None:
         """Notes of which blocks the consumer of these batches may hold, and write to, some that lie in one piece."""
-        for batch in batches:
-            if isinstance(batch.rows, RowRun):
-                self._blocks[batch.rows.handle].is_lent = True
+        for burst, of_burst in groupby(map(_rows_of, batches), _burst_of):
+            for run in of_burst if burst is None else ():
+                self._blocks[run.handle].is_lent = True
 
     def hold(self, block: Block, slot: int) -> None:
         """Notes that `slot` is this block's."""

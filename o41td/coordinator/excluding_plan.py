@@ -60,7 +60,7 @@ class ExcludingPlan:
             self._num_left -= len(batches)
             if not self._num_left:
                 self._begin_stretch()
-                batches[-1].closes += tuple(plan.open_handles())
+                batches[-1] = batches[-1]._replace(closes=(*batches[-1].closes, *plan.open_handles()))
         return batches
 
     def dropped_rows(self) -> int:

@@ -12,7 +12,7 @@ share the lane, theirs are passed over, and count as taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import BlockTable
-from o41td.coordinator.events import Burst, BurstRows, PlannedBatch, RowRun
+from o41td.coordinator.events import Burst, BurstRows, PlannedBatch, RowRun, of_columns
 from o41td.coordinator.lane_window import LaneWindow
 from o41td.coordinator.piece_table import FoundRows, FoundRun, PieceTable
 from o41td.coordinator.resident import ResidentBlocks
@@ -208,32 +208,25 @@ class RankPlan:
         if isinstance(found, FoundRun):
             handle = int(table.handles[found.block])
             firsts = found.slot_row + np.arange(0, batches.x.size, shape[1])[own]
-            rows: Iterable[RowRun | BurstRows] = [RowRun(handle, first) for first in firsts.tolist()]
+            rows: Sequence[RowRun | BurstRows] = of_columns(RowRun, repeat(handle), firsts.tolist())
             blocks = [(handle,)] * num_own
             closes = self._closed_by(lane, present, table, lambda _place: num_own - 1)
         else:
             block = found.block.reshape(shape)[own]
             burst = Burst(table.handles, block, found.slot_row.reshape(shape)[own])
-            rows = map(BurstRows, repeat(burst), range(num_own))
+            rows = of_columns(BurstRows, repeat(burst), range(num_own))
             used = np.zeros((num_own, len(table.handles)), np.bool_)
             used.reshape(-1)[block + np.arange(0, used.size, used.shape[1])[:, None]] = True
             names = table.handles[np.nonzero(used)[1]].tolist()
             ends = np.cumsum(used.sum(axis=1)).tolist()
-            blocks = [tuple(names[start:end]) for start, end in pairwise([0, *ends])]
+            blocks = list(map(tuple, map(names.__getitem__, map(slice, [0, *ends], ends))))
             closes = self._closed_by(lane, present, table, lambda place: _last_of(used[:, place]))
         if not num_own:
             self._closes_next = closes.get(0, [])
-        return list(
-            map(
-                PlannedBatch,
-                numbers.tolist(),
-                digests.tolist(),
-                repeat(shape[1]),
-                rows,
-                blocks,
-                [tuple(closes.get(place, ())) for place in range(num_own)],
-            )
-        )
+        closing: list[tuple[int, ...]] = [()] * num_own
+        for place, handles in closes.items() if num_own else ():
+            closing[place] = tuple(handles)
+        return of_columns(PlannedBatch, numbers.tolist(), digests.tolist(), repeat(shape[1]), rows, blocks, closing)
 
     def _located(self, lane: _LaneState, batches: _Batches) -> tuple[list[int], PieceTable, FoundRows | FoundRun]:
         """Returns the sources that rows come of, one table of their pieces, and where each row is found in it."""

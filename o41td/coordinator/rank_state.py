@@ -11,11 +11,17 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, compress, repeat
+from operator import attrgetter, not_
 
 from o41td.coordinator.block_table import Block, BlockState, BlockTable
 from o41td.coordinator.events import BatchPlan, PlannedBatch
 
 __all__ = ["RankState"]
+
+_blocks_of = attrgetter("blocks")
+_closed_by = attrgetter("closes")
+_rows_in = attrgetter("num_rows")
 
 
 @dataclass(slots=True)
@@ -61,18 +67,22 @@ class RankState:
 
     def expect(self, batches: Sequence[PlannedBatch], table: BlockTable) -> None:
         """Takes planned batches in, and queues the blocks that they are the first to need."""
-        known = self._known
-        for ordinal, batch in enumerate(batches, start=self.num_planned):
-            batch.ordinal = ordinal
-            self.unsent_rows += batch.num_rows
-            if not known.issuperset(batch.blocks):
-                for place, handle in enumerate(batch.blocks):
-                    if handle not in known:
-                        known.add(handle)
-                        if table[handle].state is BlockState.WAITING:
-                            self._push(ordinal, place, table[handle])
-        self.num_planned += len(batches)
+        self._look_for_new_blocks(batches, table)
         self.unsent.extend(batches)
+        self.unsent_rows += sum(map(_rows_in, batches))
+        self.num_planned += len(batches)
+
+    def _look_for_new_blocks(self, batches: Sequence[PlannedBatch], table: BlockTable) -> None:
+        new = set(chain.from_iterable(map(_blocks_of, batches))) - self._known
+        self._known |= new
+        # It is asked of each batch as its turn comes, so of those behind the one that was the last to need a new block.
+        is_needed = map(not_, map(new.isdisjoint, map(_blocks_of, batches)))
+        for ordinal, batch in compress(enumerate(batches, start=self.num_planned), is_needed):
+            for place, handle in enumerate(batch.blocks):
+                if handle in new:
+                    new.discard(handle)
+                    if table[handle].state is BlockState.WAITING:
+                        self._push(ordinal, place, table[handle])
 
     def asked_of(
         self, batches: Sequence[PlannedBatch], *, of_closing: bool, at_least_every: int, of_last: bool
@@ -81,30 +91,31 @@ class RankState:
 
         `of_closing`, of those that close blocks; of one in so many; and `of_last`, of the last of these.
         """
-        asked = []
-        for batch in batches:
-            self._num_unasked += 1
-            asked.append((of_closing and bool(batch.closes)) or self._num_unasked >= at_least_every)
-            if asked[-1]:
-                self._num_unasked = 0
-        if of_last and not asked[-1]:
-            asked[-1], self._num_unasked = True, 0
+        num_batches = len(batches)
+        asked = list(map(bool, map(_closed_by, batches))) if of_closing else [False] * num_batches
+        last = -1 - self._num_unasked  # the place of the last that it was asked of
+        for stop in [*compress(range(num_batches), asked), num_batches]:
+            while (due := max(0, last + at_least_every)) < stop:
+                asked[due], last = True, due
+            last = stop if stop < num_batches else last
+        if of_last and last < num_batches - 1:
+            asked[-1], last = True, num_batches - 1
+        self._num_unasked = num_batches - 1 - last
         return asked
 
     def send(self, num_batches: int) -> tuple[PlannedBatch, ...]:
         """Returns the next batches, which are with the consumer from now on."""
-        unsent = self.unsent
-        batches = tuple([unsent.popleft() for _ in range(num_batches)])
+        batches = tuple(map(deque.popleft, repeat(self.unsent, num_batches)))
         self.sent.extend(batches)
         self.num_sent += num_batches
-        self.unsent_rows -= sum([batch.num_rows for batch in batches])
+        self.unsent_rows -= sum(map(_rows_in, batches))
         return batches
 
     def want_again(self, block: Block) -> None:
         """Queues a block that has lost its worker or its slot, if an unsent batch needs it."""
-        for batch in self.unsent:
+        for ordinal, batch in enumerate(self.unsent, start=self.num_sent):
             if block.handle in batch.blocks:
-                self._push(batch.ordinal, batch.blocks.index(block.handle), block)
+                self._push(ordinal, batch.blocks.index(block.handle), block)
                 return
         self.forget(block.handle)
 

@@ -6,6 +6,7 @@ Workers and consumers are heard and told here; what is decoded when, into which 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, assert_never
 
 import numpy as np
@@ -331,9 +332,9 @@ class ServingPhase:
         message = BatchesReady(
             generation=send.generation,
             stage=send.stage,
-            numbers=[batch.number for batch in send.batches],
-            num_rows=[batch.num_rows for batch in send.batches],
-            digests=[batch.digest for batch in send.batches],
+            numbers=list(map(attrgetter("number"), send.batches)),
+            num_rows=list(map(attrgetter("num_rows"), send.batches)),
+            digests=list(map(attrgetter("digest"), send.batches)),
             releases=send.releases,
             first_rows=send.first_rows,
             rows=send.arena_rows.tobytes(),

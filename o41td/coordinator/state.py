@@ -23,8 +23,10 @@ rows are given up as if its data were bad, which in effect it is.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice, repeat, takewhile
+from operator import attrgetter
 from typing import Any, assert_never
 
 import numpy as np
@@ -68,6 +70,8 @@ __all__ = ["LoaderState"]
 _MAX_KILLS = 3
 _MAX_SENT_AT_ONCE = 64
 _NEVER = (1 << 62, 0)
+_blocks_of = attrgetter("blocks")
+_closed_by = attrgetter("closes")
 
 
 class LoaderState:
@@ -216,10 +220,10 @@ class LoaderState:
         assert rank.num_gathered <= event.gathered <= rank.num_sent, (
             f"gathered {event.gathered} of {rank.num_sent} sent"
         )
-        for _ in range(event.gathered - rank.num_gathered):
-            for handle in rank.sent.popleft().closes:
-                self.release_claim(handle)
+        gathered = list(map(deque.popleft, repeat(rank.sent, event.gathered - rank.num_gathered)))
         rank.num_gathered = event.gathered
+        for handle in chain.from_iterable(map(_closed_by, gathered)):
+            self.release_claim(handle)
 
     def _worker_exited(self, event: WorkerExited) -> None:
         worker = self.workers[event.worker]
@@ -403,11 +407,10 @@ class LoaderState:
         """Returns how many of the next batches can be sent now."""
         room = self._window - rank.num_ungathered
         undecoded, tainted = self.table.undecoded, self.table.tainted
-        num_ready = 0
-        for batch in islice(rank.unsent, max(0, room)):
-            if not undecoded.isdisjoint(batch.blocks) or (tainted and self._has_bad_rows(batch)):
-                break
-            num_ready += 1
+        batches: Iterator[PlannedBatch] = islice(rank.unsent, max(0, room))
+        if tainted:
+            batches = takewhile(lambda batch: not self._has_bad_rows(batch), batches)
+        num_ready = len(list(takewhile(undecoded.isdisjoint, map(_blocks_of, batches))))
         return num_ready if self._num_ranks == 1 else self._within_share(rank, num_ready)
 
     def _has_bad_rows(self, batch: PlannedBatch) -> bool:

@@ -7,7 +7,7 @@ and translated on the way out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,4 +110,4 @@ class RecordedPlan:
 def _translated(rows: RowRun | BurstRows, translation: NDArray[np.int64]) -> RowRun | BurstRows:
     if isinstance(rows, RowRun):
         return rows._replace(handle=int(translation[rows.handle]))
-    return rows._replace(burst=rows.burst._replace(handles=translation[rows.burst.handles]))
+    return rows._replace(burst=replace(rows.burst, handles=translation[rows.burst.handles]))
