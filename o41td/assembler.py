@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +58,7 @@ class AssembledBatch:
     digest: int
 
 
-@dataclass(slots=True)
-class AnnouncedBatch:
+class AnnouncedBatch(NamedTuple):
     """A batch whose rows are all in the arena, a slice of it where they follow each other there.
 
     `release` asks that the coordinator hears when it is assembled.

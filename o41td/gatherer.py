@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count, repeat
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from o41td.errors import CoordinatorError, O41Error
 from o41td.exclusions import NOTHING_EXCLUDED, Exclusions
 from o41td.joining import JoinedLoader
 from o41td.lent_batches import LentBatches
+from o41td.named_tuples import of_columns
 from o41td.service import Loader
 from o41td.stream_log import StreamLog
 from o41td.workers.channel import ChannelClosed
@@ -269,8 +271,8 @@ class Gatherer:
         place = self._place
         assert place is not None
         self._is_told = True
-        self._tell_held()
         self.loader.channel.send(
+            *self._news_of_slots(),
             ServeFrom(
                 generation=self._generation,
                 rank=self._rank,
@@ -278,7 +280,7 @@ class Gatherer:
                 stage=place.stage,
                 position=place.position,
                 global_batch=place.global_batch,
-            )
+            ),
         )
 
     def _acknowledge(self) -> None:
@@ -287,8 +289,8 @@ class Gatherer:
         self._acknowledged_s = time.monotonic()
         outcome = self.outcome
         dropped_rows = outcome[1] if outcome is not None and isinstance(outcome[1], int) else 0
-        self._tell_held()  # of all that are counted, and perhaps of later ones
         self.loader.channel.send(
+            *self._news_of_slots(),  # of batches that are counted, and perhaps of later ones
             BatchesGathered(
                 generation=self._generation,
                 gathered=self._acknowledged,
@@ -297,18 +299,19 @@ class Gatherer:
                 rows=self.rows_handed_out,
                 wait_s=self.wait_s,
                 dropped_rows=dropped_rows,
-            )
+            ),
         )
 
-    def _tell_held(self) -> None:
-        """Tells the coordinator in which slots batches lie that were lent, where that has changed."""
+    def _news_of_slots(self) -> list[SlotsHeld]:
+        """Returns word of the slots in which batches lie that were lent, where they are others than was told."""
         lent = self._lent
         if lent is None:
-            return
+            return []
         held = lent.held_slots()
-        if held != lent.told:
-            lent.told = held
-            self.loader.channel.send(SlotsHeld(sorted(held)))
+        if held == lent.told:
+            return []
+        lent.told = held
+        return [SlotsHeld(sorted(held))]
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
@@ -376,19 +379,21 @@ class Gatherer:
                 raise ChannelClosed(f"unexpected message {type(message).__name__}")
 
     def _note_batches(self, message: BatchesReady) -> None:
-        listed = np.frombuffer(message.rows, np.int64)
-        columns = message.numbers, message.num_rows, message.digests, message.releases, message.first_rows
-        for number, num_rows, digest, release, first in zip(*columns, strict=True):
-            rows: NDArray[np.int64] | slice
-            if first < 0:
-                rows, listed = listed[:num_rows], listed[num_rows:]
-            else:
-                rows = slice(first, first + num_rows)
-            ordinal = self._gathered_before + self._num_announced
-            self.assembler.announced.append(
-                AnnouncedBatch(self._serve, ordinal, message.stage, number, digest, release, num_rows, rows)
+        first_ordinal = self._gathered_before + self._num_announced
+        self.assembler.announced.extend(
+            of_columns(
+                AnnouncedBatch,
+                repeat(self._serve),
+                count(first_ordinal),
+                repeat(message.stage),
+                message.numbers,
+                message.digests,
+                message.releases,
+                message.num_rows,
+                _arena_rows_of(message),
             )
-            self._num_announced += 1
+        )
+        self._num_announced += len(message.numbers)
 
     # ---- coordinator's death -----------------------------------------------------------------------------------------
 
@@ -431,3 +436,18 @@ class Gatherer:
             self.assembler.begin(regions=regions, lent=self._lent)
         else:
             self.assembler.begin(regions=regions, is_lost=lambda: loader.is_lost)
+
+
+def _arena_rows_of(message: BatchesReady) -> list[NDArray[np.int64] | slice]:
+    """Returns the arena rows of each batch."""
+    listed, of_batch = np.frombuffer(message.rows, np.int64), message.num_rows
+    if of_batch and of_batch == of_batch[:1] * len(of_batch) and len(listed) == sum(of_batch):
+        return list(listed.reshape(len(of_batch), of_batch[0]))
+    rows: list[NDArray[np.int64] | slice] = []
+    for num_rows, first in zip(of_batch, message.first_rows, strict=True):
+        if first < 0:
+            rows.append(listed[:num_rows])
+            listed = listed[num_rows:]
+        else:
+            rows.append(slice(first, first + num_rows))
+    return rows

@@ -105,19 +105,19 @@ class Channel:
 
     # ---- sending ---------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, descriptor: int | None = None) -> None:
-        """Sends one message whole.
+    def send(self, *messages: Message, descriptor: int | None = None) -> None:
+        """Sends messages whole, and wakes the peer once for them; `descriptor` is the first one's.
 
         Blocks: while the peer does not read and the socket's buffer is full.
 
         Raises:
             ChannelClosed: The peer is gone.
         """
-        frame = memoryview(_frame_of(message))
+        frames = memoryview(b"".join(map(_frame_of, messages)))
         with self._send_lock:
             try:
-                while frame:
-                    frame = frame[self._send_some(frame, descriptor) :]
+                while frames:
+                    frames = frames[self._send_some(frames, descriptor) :]
                     descriptor = None
             except OSError as error:
                 raise ChannelClosed(str(error)) from error

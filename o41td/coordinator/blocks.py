@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from o41td.named_tuples import of_columns
 from o41td.order.leaving import LeavingOrder
 from o41td.order.line import LaneLine
 
@@ -32,8 +34,7 @@ GROUP_BLOCKS = 64
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockPiece:
+class BlockPiece(NamedTuple):
     """Rows [row_start, row_stop) of a unit, which are rows [block_row, …) of the block."""
 
     unit: int
@@ -118,14 +119,9 @@ class PieceRuns:
 
     def block(self, leaving: LeavingOrder | None = None) -> PlannedBlock:
         """Returns the block made of these pieces."""
-        x_start = int(self.x[0])
-        pieces = tuple(
-            BlockPiece(unit, row, row + rows, x - x_start)
-            for x, unit, row, rows in zip(
-                self.x.tolist(), self.unit.tolist(), self.row.tolist(), self.rows.tolist(), strict=True
-            )
-        )
-        return PlannedBlock(x_start, int(self.x[-1] + self.rows[-1]), pieces, leaving)
+        columns = self.unit, self.row, self.row + self.rows, self.x - self.x[0]
+        pieces = tuple(of_columns(BlockPiece, *map(np.ndarray.tolist, columns)))
+        return PlannedBlock(int(self.x[0]), int(self.x[-1] + self.rows[-1]), pieces, leaving)
 
 
 class LaneBlocks:

@@ -1,15 +1,13 @@
 """What the coordinator's state machine is told (events, past tense) and what it asks for (instructions, imperative).
 
-Named tuples: every loader makes these classes as it starts, and frozen dataclasses take ten times as long to make. And
-`of_columns` makes many without a line of Python for each: a narrow batch's share of all CPU is that of such lines.
+Named tuples: every loader makes these classes as it starts, and frozen dataclasses take ten times as long to make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,15 +41,7 @@ __all__ = [
     "WorkerBecameReady",
     "WorkerExited",
     "WorkerWaited",
-    "of_columns",
 ]
-
-T = TypeVar("T", bound="tuple[Any, ...]")
-
-
-def of_columns(kind: type[T], *columns: Iterable[Any]) -> list[T]:
-    """Returns named tuples of one kind by the columns of their fields; as many as the shortest column has values."""
-    return list(map(partial(tuple.__new__, kind), zip(*columns, strict=False)))
 
 
 class BlockKey(NamedTuple):

@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from o41td.coordinator.block_table import BlockTable
-from o41td.coordinator.events import Burst, BurstRows, PlannedBatch, RowRun, of_columns
+from o41td.coordinator.events import Burst, BurstRows, PlannedBatch, RowRun
 from o41td.coordinator.lane_window import LaneWindow
 from o41td.coordinator.piece_table import FoundRows, FoundRun, PieceTable
 from o41td.coordinator.resident import ResidentBlocks
 from o41td.index import SourceIndex
+from o41td.named_tuples import of_columns
 from o41td.order.digest import batch_words, place_words, word_digests
 from o41td.order.lane import LaneReader
 from o41td.order.stage import StageOrder

@@ -157,7 +157,10 @@ class LoaderState:
             case BatchesWereGathered():
                 self._gathered(event)
             case SlotsWereHeld():
+                num_free = self.slots.num_free
                 self.slots.keep(event.slots)
+                if self.slots.num_free == num_free and all(rank.sent for rank in self.ranks.values()):
+                    return  # no slot is free that was not, none may be evicted, and who has batches will say so
             case BlockWasDecoded():
                 self._decoded(event)
             case BlockWasRefused():

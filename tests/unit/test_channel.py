@@ -72,9 +72,9 @@ def test_descriptors_stay_with_their_messages(ends: tuple[Channel, Channel]) -> 
     """Each descriptor is taken behind its own message, and is a copy of what was sent."""
     first, second = os.memfd_create("first"), os.memfd_create("second")
     attach = AttachArena({}, [], [], [], [], [], 1, 2, None, None, None, [], None)
-    ends[0].send(attach, first)
+    ends[0].send(attach, descriptor=first)
     ends[0].send(StatsRequest(1))
-    ends[0].send(attach, second)
+    ends[0].send(attach, descriptor=second)
     for descriptor in (first, second):
         message = ends[1].receive()
         while not carries_descriptor(message):
