@@ -99,7 +99,8 @@ class LoaderFigures:
         self._recent = RecentCounts(window_s=_WINDOW_S, every_s=_LOOK_S)
         self._ranks: dict[int, _RankFigures] = {}
         self._seen: dict[int, tuple[StageOrder, int]] = {}  # each stage visited, and its position when it was left
-        self._since_s = 0.0
+        self._started_s = time.monotonic()
+        self._since_s = 0.0  # when the first rank was served
         self._in_flight: dict[int, int] = {}  # requests to stores, by worker
         self.last_storage_error: str | None = None
 
@@ -278,7 +279,7 @@ class LoaderFigures:
             },
             "storage": self._storage(growth, elapsed_s),
             "cache": None if cache_dir is None else {"dir": cache_dir, **self._cache, "failure": self.cache_failure},
-            "uptime_s": now_s - self._since_s if self._since_s else 0.0,
+            "uptime_s": now_s - self._started_s,
             "recent": {"window_s": elapsed_s, **{count: growth[count] for count in recent}},
             "bad_rows": state.num_bad_rows,
             "blocks_decoded": state.blocks_decoded,

@@ -149,6 +149,15 @@ def test_a_rank_that_comes_early_waits_until_the_loader_is_open(write_shards, tm
 
 
 @forked
+def test_a_loader_is_up_before_anybody_has_come(write_shards, serve):
+    """Its time counts from its own start, not from the first rank's."""
+    served = serve(stream_config(stage_of(write_shards([64]), batch_size=4)))
+    (loader,) = [found for found in list_loaders() if found["name"] == served.name]
+    assert not loader["ranks"]
+    assert 0 < loader["uptime_s"] < 600
+
+
+@forked
 def test_who_cannot_connect_is_told_why(write_shards, serve, join):
     """A rank that is taken, one that is not served, a name that is not there, a private loader's name."""
     config = stream_config(stage_of(write_shards([64]), batch_size=4))
