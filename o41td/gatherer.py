@@ -51,7 +51,7 @@ from o41td.workers.messages import (
     StreamFailed,
 )
 
-__all__ = ["AnyLoader", "Gatherer", "Place", "Restart"]
+__all__ = ["AnyLoader", "Gatherer", "Place", "Restart", "arena_rows_of"]
 
 AnyLoader = Loader | JoinedLoader
 Restart = Callable[[Callable[[], bool]], AnyLoader]
@@ -390,7 +390,7 @@ class Gatherer:
                 message.digests,
                 message.releases,
                 message.num_rows,
-                _arena_rows_of(message),
+                arena_rows_of(message),
             )
         )
         self._num_announced += len(message.numbers)
@@ -438,8 +438,8 @@ class Gatherer:
             self.assembler.begin(regions=regions, is_lost=lambda: loader.is_lost)
 
 
-def _arena_rows_of(message: BatchesReady) -> list[NDArray[np.int64] | slice]:
-    """Returns the arena rows of each batch."""
+def arena_rows_of(message: BatchesReady) -> list[NDArray[np.int64] | slice]:
+    """Returns the arena rows of each batch that a message tells of, a slice where they follow each other."""
     listed, of_batch = np.frombuffer(message.rows, np.int64), message.num_rows
     if of_batch and of_batch == of_batch[:1] * len(of_batch) and len(listed) == sum(of_batch):
         return list(listed.reshape(len(of_batch), of_batch[0]))

@@ -8,6 +8,7 @@ import struct
 import tracemalloc
 from contextlib import closing
 from functools import cache
+from math import inf, nan
 from typing import Any, get_type_hints
 
 import msgpack
@@ -146,6 +147,16 @@ def test_what_is_announced_takes_no_memory(payload: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("fetch_s", "decode_s", "is_right"),
+    [(1e308, 1e308, True), (inf, -inf, False), (inf, 1.0, False), (nan, 0.0, False), (-1e308, -1e308, True)],
+)
+def test_floats_that_no_clock_gives(fetch_s: float, decode_s: float, is_right: bool) -> None:
+    """Each is looked at by itself: two that are finite may have no finite sum, infinities one that is nothing."""
+    block = BlockDecoded(1, 2, 3, fetch_s, decode_s, 0.0, 0.0, 0.0, 0.0, [], [])
+    assert _decoded(encode_message(block)) == (block if is_right else None)
 
 
 @pytest.mark.parametrize(

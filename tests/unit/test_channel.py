@@ -68,6 +68,20 @@ def test_order_is_kept_and_large_frames_pass(ends: tuple[Channel, Channel]) -> N
     sender.join()
 
 
+def test_messages_sent_together_are_there_together(ends: tuple[Channel, Channel]) -> None:
+    """Whoever waits for one is woken once for all of them, in their order; a descriptor is the first one's."""
+    ends[0].send(StatsRequest(1), StatsRequest(2), BURST)
+    assert ends[1].receive() == StatsRequest(1)
+    assert list(ends[1].received()) == [StatsRequest(2), BURST]
+    descriptor = os.memfd_create("one")
+    attach = AttachArena({}, [], [], [], [], [], 1, 2, None, None, None, [], None)
+    ends[0].send(attach, StatsRequest(3), descriptor=descriptor)
+    assert [ends[1].receive(), ends[1].receive()] == [attach, StatsRequest(3)]
+    with os.fdopen(ends[1].take_descriptor()) as copy:
+        assert os.fstat(copy.fileno()).st_ino == os.fstat(descriptor).st_ino
+    os.close(descriptor)
+
+
 def test_descriptors_stay_with_their_messages(ends: tuple[Channel, Channel]) -> None:
     """Each descriptor is taken behind its own message, and is a copy of what was sent."""
     first, second = os.memfd_create("first"), os.memfd_create("second")
