@@ -268,6 +268,8 @@ class ShardReader:
 
     def _decode(self, row_groups: list[int]) -> Any:
         with self._fetched(row_groups):
+            if len(row_groups) == 1:
+                return self.facts.flat_lists.read(self._file, row_groups[0], self._parquet)
             return self._parquet.reader.read_row_groups(
                 row_groups, column_indices=self._column_indices, use_threads=False
             )

@@ -11,6 +11,7 @@ from typing import Any
 from o41td.fields import FieldPlan
 from o41td.memory_costs import FACTS_BYTES
 from o41td.projection import PlanMemory, ProjectionPlan
+from o41td.workers.flat_lists import FlatLists
 from o41td.workers.footer import check_leaves
 from o41td.workers.project import Projector
 from o41td.workers.shard_file import ShardIdentity
@@ -20,12 +21,16 @@ __all__ = ["FactsShelf", "ShardFacts", "facts_of"]
 
 @dataclass(frozen=True, slots=True)
 class ShardFacts:
-    """What a reader has learned of a shard: its identity, its parsed footer, and how its columns become fields."""
+    """What a reader has learned of a shard: its identity, its parsed footer, and how its columns become fields.
+
+    `flat_lists` knows which of its columns are decoded without their levels.
+    """
 
     identity: ShardIdentity
     metadata: Any
     plan: ProjectionPlan
     projector: Projector
+    flat_lists: FlatLists
 
 
 def facts_of(
@@ -46,7 +51,7 @@ def facts_of(
     """
     plan = plans.plan_of(schema, fields, source=source, shard=shard)
     check_leaves(plan, metadata, source=source, shard=shard)
-    return ShardFacts(identity, metadata, plan, Projector(plan))
+    return ShardFacts(identity, metadata, plan, Projector(plan), FlatLists(metadata, schema, plan.column_indices))
 
 
 class FactsShelf:

@@ -136,7 +136,7 @@ def large_records(folder: Path) -> BatchStreamConfig:
 def test_use_is_within_the_bound(
     tmp_path: Path, write: Callable[[Path], BatchStreamConfig], is_large: bool, num_batches: int
 ):
-    """Use stays below the bound, and the bound below 1.6 times the processes' peaks where the data are large."""
+    """Use stays below the bound, and the bound below 1.7 times the processes' peaks where the data are large."""
     config = write(tmp_path)
     used = peaks = 0
     for _ in range(MOST_RUNS):
@@ -152,7 +152,7 @@ def test_use_is_within_the_bound(
             f"{used // MIB} MiB used of {bound // MIB}, peaks of {peaks // MIB}: {watch.use}, terms {stats['memory']}"
         )
         assert used <= bound, told
-        if not is_large or bound <= 1.6 * peaks:
+        if not is_large or bound <= 1.7 * peaks:
             return
     raise AssertionError(told)
 
@@ -190,7 +190,8 @@ def test_use_is_within_the_bound_of_what_is_fetched(tmp_path: Path):
             told = f"{used // MIB} MiB used of {bound // MIB}: {watch.use.by_role}, {stats[-1]['memory']['terms']}"
             assert used <= bound, told
     first, second = stats
-    assert first["storage"]["received_bytes"] >= first["cache"]["written_bytes"] * 0.9 >= 3 * 4000 * 512 * 4 * 0.9
+    (source,) = first["sources"]  # of each block exactly; what is told of the worker may be half a second old
+    assert source["storage"]["received_bytes"] >= first["cache"]["written_bytes"] * 0.9 >= 3 * 4000 * 512 * 4 * 0.9
     assert second["cache"]["hits"] > 0
     assert second["cache"]["misses"] == 0
 

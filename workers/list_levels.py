@@ -1,0 +1,106 @@
+"""The levels of a Parquet page of lists: where its lists begin, and whether all is there.
+
+Levels are runs: a header, whose last bit tells values of one kind (the value follows) from groups of eight packed as
+bits. Of one level of lists, a repetition level is a bit, 0 where a list begins. Of lists of hundreds of values nearly
+all of it is one run a list, so it costs a few steps of Python a list to walk them, where Arrow makes two numbers of
+each value and looks at them one by one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["are_all", "list_starts"]
+
+_ZEROS_OF = tuple(tuple(bit for bit in range(8) if not byte >> bit & 1) for byte in range(256))
+_LONGEST_VARINT = 5
+
+
+def list_starts(levels: memoryview, num_values: int) -> NDArray[np.int64]:
+    """Returns at which of a page's values lists begin: those whose repetition level, of one bit, is 0; ascending.
+
+    Raises:
+        ValueError: The levels are not those of so many values.
+    """
+    starts: list[int] = []
+    of_groups: list[NDArray[np.int64]] = []  # where many groups follow each other, out of line
+    at = value = 0
+    try:
+        while value < num_values:
+            head = levels[at]
+            at += 1
+            if head >= 0x80:
+                second = levels[at]
+                if second < 0x80:  # a list of up to 8 191 values
+                    head = head & 0x7F | second << 7
+                    at += 1
+                else:
+                    head, at = _rest_of_varint(levels, at, head)
+            count = head >> 1
+            if not count:
+                raise ValueError("a run of nothing")
+            if not head & 1:
+                bit = levels[at]
+                at += 1
+                if bit == 0:
+                    starts.extend(range(value, value + count))
+                elif bit != 1:
+                    raise ValueError(f"a level of {bit}, where lists lie in no others")
+                value += count
+            elif count == 1:
+                byte = levels[at]
+                at += 1
+                if byte == 0xFE:
+                    starts.append(value)
+                else:
+                    starts.extend([value + bit for bit in _ZEROS_OF[byte]])
+                value += 8
+            else:
+                packed = levels[at : at + count]
+                if len(packed) < count:
+                    raise ValueError("groups end behind the page")
+                at += count
+                bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
+                of_groups.append(np.flatnonzero(bits == 0) + value)
+                value += 8 * count
+    except IndexError:
+        raise ValueError("levels end behind the page") from None
+    found = np.array(starts, np.int64)
+    if of_groups:
+        found = np.sort(np.concatenate([found, *of_groups]))
+    return found[: np.searchsorted(found, num_values)]  # the last group is filled up with zeros
+
+
+def are_all(levels: memoryview, num_values: int, level: int) -> bool:
+    """Whether runs of one value say of all of a page's values that their definition level is `level`, of two bits.
+
+    Raises:
+        ValueError: The levels are not those of so many values.
+    """
+    at = value = 0
+    try:
+        while value < num_values:
+            head, at = levels[at], at + 1
+            if head >= 0x80:
+                head, at = _rest_of_varint(levels, at, head)
+            if head & 1 or levels[at] != level:
+                return False
+            if not head:
+                raise ValueError("a run of nothing")
+            value += head >> 1
+            at += 1
+    except IndexError:
+        raise ValueError("levels end behind the page") from None
+    return True
+
+
+def _rest_of_varint(levels: memoryview, at: int, head: int) -> tuple[int, int]:
+    head &= 0x7F
+    for place in range(1, _LONGEST_VARINT):
+        byte = levels[at]
+        at += 1
+        head |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return head, at
+    raise ValueError("a run's length has no end")
