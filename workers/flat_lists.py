@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from o41td.errors import O41Error
 from o41td.projection import leaf_count
 from o41td.workers.flat_chunk import FLAT_TYPES, NotFlat, flat_chunk
 
@@ -89,6 +90,7 @@ class FlatLists:
 
         Raises:
             NotFlat: They have to be read with their levels, or cannot be.
+            O41Error: A store does not give them.
         """
         starts = [column.data_page_offset, column.dictionary_page_offset or column.data_page_offset]
         levels = self._metadata.schema.column(leaf)
@@ -97,6 +99,8 @@ class FlatLists:
         try:
             file.seek(min(starts))
             chunk = memoryview(file.read_buffer(column.total_compressed_size)).cast("B")
+        except O41Error:  # a store that was asked again and again is not asked once more
+            raise
         except (OSError, ValueError, pa.ArrowException) as error:
             raise NotFlat(str(error)) from None
         found = flat_chunk(chunk, column, kind.value_type, max_definition_level=levels.max_definition_level)
