@@ -22,6 +22,10 @@ __all__ = ["FlatLists"]
 
 _FEWEST_VALUES = 1 << 15
 """Chunks of fewer are decoded as fast with their levels: to open a file in memory takes 60 microseconds."""
+_SHORTEST = 256
+"""On average. Of a million values in lists of 16, 64, 128 and 256, Arrow takes 0.1, 0.8, 1.1 and 2.1 times as long."""
+_SHORTEST_ALIKE = 16
+"""Lists that may all be of one length, a multiple of eight: with 8 and 16 values, Arrow takes 0.3 and 2.2 times as long."""
 _LISTS = frozenset([pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST])
 
 
@@ -65,7 +69,7 @@ class FlatLists:
         flat = []
         for leaf, field in list(self._fields.items()):
             column = group.column(leaf)
-            if column.num_values < _FEWEST_VALUES:
+            if not _is_worth_it(column.num_values, group.num_rows):
                 continue
             try:
                 columns[self._place_of[leaf]] = field, self._lists(file, column, leaf, field.type, group.num_rows)
@@ -128,3 +132,9 @@ def _lists_of(items: Any, starts: NDArray[np.int64], kind: Any) -> Any:
     if len(items) >= 1 << 31:
         raise NotFlat("more values than 32 bits count")
     return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), items, type=kind)
+
+
+def _is_worth_it(num_values: int, num_lists: int) -> bool:
+    """Whether so many values in lists are decoded faster without levels."""
+    may_be_alike = num_values >= _SHORTEST_ALIKE * num_lists and num_values % max(1, 8 * num_lists) == 0
+    return num_values >= _FEWEST_VALUES and (num_values >= _SHORTEST * num_lists or may_be_alike)

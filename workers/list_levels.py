@@ -3,7 +3,8 @@
 Levels are runs: a header, whose last bit tells values of one kind (the value follows) from groups of eight packed as
 bits. Of one level of lists, a repetition level is a bit, 0 where a list begins. Of lists of hundreds of values nearly
 all of it is one run a list, so it costs a few steps of Python a list to walk them, where Arrow makes two numbers of
-each value and looks at them one by one.
+each value and looks at them one by one. Lists of one length, if that is a multiple of eight, are the same bytes again
+and again, which are compared at once.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def list_starts(levels: memoryview, num_values: int) -> NDArray[np.int64]:
     Raises:
         ValueError: The levels are not those of so many values.
     """
+    found, at, value = _alike(levels, num_values)
     starts: list[int] = []
-    of_groups: list[NDArray[np.int64]] = []  # where many groups follow each other, out of line
-    at = value = 0
+    of_groups: list[NDArray[np.int64]] = [found]  # what is told by the many
     try:
         while value < num_values:
             head = levels[at]
@@ -44,7 +45,7 @@ def list_starts(levels: memoryview, num_values: int) -> NDArray[np.int64]:
                 bit = levels[at]
                 at += 1
                 if bit == 0:
-                    starts.extend(range(value, value + count))
+                    of_groups.append(np.arange(value, min(value + count, num_values)))
                 elif bit != 1:
                     raise ValueError(f"a level of {bit}, where lists lie in no others")
                 value += count
@@ -66,10 +67,29 @@ def list_starts(levels: memoryview, num_values: int) -> NDArray[np.int64]:
                 value += 8 * count
     except IndexError:
         raise ValueError("levels end behind the page") from None
-    found = np.array(starts, np.int64)
-    if of_groups:
-        found = np.sort(np.concatenate([found, *of_groups]))
+    found = np.sort(np.concatenate([np.array(starts, np.int64), *of_groups]))
     return found[: np.searchsorted(found, num_values)]  # the last group is filled up with zeros
+
+
+def _alike(levels: memoryview, num_values: int) -> tuple[NDArray[np.int64], int, int]:
+    """Returns the starts of the lists with which a page begins, where all are of one length; and what lies behind them.
+
+    That is the place in the levels and the number of the value.
+    """
+    nothing = np.empty(0, np.int64), 0, 0
+    if bytes(levels[:2]) != b"\x03\xfe":  # one group: a list begins, and goes on
+        return nothing
+    try:
+        head, at = _rest_of_varint(levels, 3, levels[2]) if levels[2] >= 0x80 else (levels[2], 3)
+        if head & 1 or not head or levels[at] != 1:
+            return nothing
+    except (IndexError, ValueError):
+        return nothing
+    size, length = at + 1, 8 + (head >> 1)
+    count = num_values // length
+    if levels[: size * count] != bytes(levels[:size]) * count:
+        return nothing
+    return length * np.arange(count), size * count, length * count
 
 
 def are_all(levels: memoryview, num_values: int, level: int) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from o41td.workers import flat_lists
+from o41td.workers import flat_chunk, flat_lists
 from o41td.workers.flat_chunk import FLAT_TYPES
 from o41td.workers.flat_lists import FlatLists
 from o41td.workers.list_levels import are_all, list_starts
@@ -25,6 +25,8 @@ CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
 @pytest.fixture(autouse=True)
 def _short_ones_too(monkeypatch):
     monkeypatch.setattr(flat_lists, "_FEWEST_VALUES", 1)
+    monkeypatch.setattr(flat_lists, "_SHORTEST", 1)
+    monkeypatch.setattr(flat_chunk, "_FEWEST_PAGE_VALUES", 0)
 
 
 def values_of(rng, kind, count):
@@ -209,6 +211,23 @@ def test_lists_begin_where_levels_are_0(case):
     """Runs and groups of any length, with a last group that is filled up."""
     bits, written = case
     assert list_starts(memoryview(written), len(bits)).tolist() == [place for place, bit in enumerate(bits) if not bit]
+
+
+def test_lists_of_one_length_and_those_behind():
+    """Lists alike are told at once; a list cut by the page's end and others behind them are found all the same."""
+    alike = b"\x03\xfe" + varint(16 << 1) + b"\x01"
+    other = b"\x03\xfe" + varint(8 << 1) + b"\x01"
+    for written, lengths in (
+        (alike * 5, [24] * 5),
+        (alike * 5, [24] * 4 + [10]),
+        (alike * 3 + other + alike, [24, 24, 24, 16, 24]),
+        (other + alike * 3, [16, 24, 24, 24]),
+        (alike + b"\x00\x00", [24]),
+    ):
+        found = list_starts(memoryview(written), sum(lengths))
+        assert found.tolist() == [sum(lengths[:place]) for place in range(len(lengths))]
+    with pytest.raises(ValueError):
+        list_starts(memoryview(alike * 2 + b"\x03\xfe\x00\x01"), 72)
 
 
 @given(levels(), st.data())
