@@ -25,7 +25,7 @@ _FEWEST_VALUES = 1 << 15
 _SHORTEST = 256
 """On average. Of a million values in lists of 16, 64, 128 and 256, Arrow takes 0.1, 0.8, 1.1 and 2.1 times as long."""
 _SHORTEST_ALIKE = 16
-"""Lists that may all be of one length, a multiple of eight: with 8 and 16 values, Arrow takes 0.3 and 2.2 times as long."""
+"""Lists that may all be of one length, a multiple of eight: of 8 and 16 values, Arrow takes 0.3 and 2.2 times ours."""
 _LISTS = frozenset([pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST])
 
 
