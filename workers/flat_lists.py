@@ -96,12 +96,14 @@ class FlatLists:
             NotFlat: They have to be read with their levels, or cannot be.
             O41Error: A store does not give them.
         """
-        starts = [column.data_page_offset, column.dictionary_page_offset or column.data_page_offset]
+        start = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
         levels = self._metadata.schema.column(leaf)
         if levels.max_repetition_level != 1:
             raise NotFlat("lists in lists")
         try:
-            file.seek(min(starts))
+            if not 0 <= start <= start + column.total_compressed_size <= file.size():
+                raise NotFlat("a chunk that is not in the file")
+            file.seek(start)
             chunk = memoryview(file.read_buffer(column.total_compressed_size)).cast("B")
         except O41Error:  # a store that was asked again and again is not asked once more
             raise

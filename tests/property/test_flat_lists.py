@@ -262,3 +262,21 @@ def test_a_footer_that_promises_too_much_is_arrow_s_to_refuse():
     cut = bytes(content[: body // 2]) + bytes(content[body:])
     with pytest.raises((OSError, pa.ArrowException)):
         read_both(cut, 0)
+
+
+@pytest.mark.parametrize("at", range(0, 400, 7))
+def test_a_damaged_footer_is_no_other_value(at):
+    """With a byte of the footer changed, what Arrow reads is read, and what it refuses is refused by it."""
+    sink = io.BytesIO()
+    values = pa.array(np.arange(2000, dtype=np.int32))
+    pq.write_table(pa.table({"x": pa.FixedSizeListArray.from_arrays(values, 20)}), sink, store_schema=False)
+    content = bytearray(sink.getvalue())
+    (size,) = struct.unpack("<I", content[-8:-4])
+    content[len(content) - 8 - size + at % size] ^= 0x55
+    try:
+        plainly, parquet = (pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) for _ in range(2))
+        expected = plainly.reader.read_row_groups([0], column_indices=[0], use_threads=False)
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
+        return
+    found = FlatLists(parquet.metadata, parquet.schema_arrow, [0]).read(pa.BufferReader(content), 0, parquet)
+    assert found.equals(expected)
