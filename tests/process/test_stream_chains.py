@@ -28,7 +28,7 @@ from o41td import (
 from o41td.errors import ConfigError, CorruptDataError, NodeError, SchemaError
 from o41td.nodes import Span
 from o41td.outline import read_outline
-from sample_nodes import Counting, Dropping, Failing, NodeTrouble, Scale, Watched
+from sample_nodes import Counting, Dropping, Failing, Leaving, NodeTrouble, Scale, Watched
 
 pytestmark = pytest.mark.usefixtures("forked_loaders")
 
@@ -157,6 +157,11 @@ def test_rows_on_which_a_node_fails_may_be_replaced(shards, tmp_path: Path) -> N
         (lambda paths: Parquet(paths) >> Watched(), SchemaError, "column 'scaled' is missing"),
         (lambda paths: Parquet(paths) >> Failing(0), NodeTrouble, "id 15 is too large"),
         (lambda paths: Parquet(paths) >> Dropping(), CorruptDataError, "answered 16 rows with 15"),
+        (
+            lambda paths: Parquet(paths) >> Leaving(),
+            CorruptDataError,
+            r"nodes on its first rows ends the process.*code 9",
+        ),
         (lambda paths: Parquet(paths) >> Scale(threading.Lock()), ConfigError, "cannot tell what its 'factor' is"),
         (lambda paths: Scale().chain(), ConfigError, "begins with no source"),
     ],
