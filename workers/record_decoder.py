@@ -183,6 +183,31 @@ class RecordDecoder:
         if error is not None:
             raise error
 
+    def check_keys(self, sample: Sequence[tuple[int, bytes]], keys: Sequence[str]) -> None:
+        """Refuses a shard where none of some (row, record) has any of these keys.
+
+        Raises:
+            SchemaError: None has.
+        """
+        found: dict[str, None] = {}
+        for _row, record in sample if keys else ():
+            try:
+                found.update(dict.fromkeys(self._codec.decode(record, type=dict[str, msgspec.Raw])))
+            except msgspec.DecodeError:
+                continue
+            if not found.keys().isdisjoint(keys):
+                return
+        if found:
+            close = difflib.get_close_matches(keys[0], list(found), n=3)
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"they have {_listed(list(found))}"
+            raise SchemaError(
+                f"no record has a key {' or '.join(map(repr, keys[:8]))} ({hint})",
+                source=self._source,
+                shard=self._shard,
+                column=keys[0],
+                advice="Change the `columns` of the source's first node",
+            )
+
     def _null_in(self, record: bytes, row: int) -> DataError | None:
         """The refusal of a field that may not be null and is, under a key of its own; None where there is none."""
         try:

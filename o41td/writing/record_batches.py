@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from o41td.errors import DataError, SchemaError
 from o41td.projection import packed_dtypes_of
+from o41td.workers.record_tables import first_odd_value
 from o41td.writing.packed_lists import unpacked
 
 __all__ = ["BATCH_ROWS", "record_batches"]
@@ -90,7 +91,7 @@ def _batch_of_dicts(rows: list[Mapping[str, Any]], first_row: int, schema: Any) 
         try:
             columns.append(pa.array([row.get(name) for row in rows], kind))
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            row = first_row + _first_odd([row.get(name) for row in rows], kind)
+            row = first_row + first_odd_value([row.get(name) for row in rows], kind)
             other = "of another type than those before it" if kind is None else f"not of the schema's type {kind}"
             raise SchemaError(
                 f"the value is {other}: {_told(error)}",
@@ -101,20 +102,6 @@ def _batch_of_dicts(rows: list[Mapping[str, Any]], first_row: int, schema: Any) 
     if schema is not None:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
     return pa.RecordBatch.from_arrays(columns, names)
-
-
-def _first_odd(values: list[Any], kind: Any) -> int:
-    """The place of the first value that Arrow does not take together with those before it."""
-    most, fewest = len(values), 0  # so many are refused, so many are taken
-    while most - fewest > 1:
-        middle = (most + fewest) // 2
-        try:
-            pa.array(values[:middle], kind)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError):
-            most = middle
-        else:
-            fewest = middle
-    return most - 1
 
 
 def _with_schema(item: Any, first_row: int, schema: Any) -> Any:

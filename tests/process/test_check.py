@@ -143,6 +143,21 @@ def test_index_looks_again_at_a_file_that_changed(tmp_path: Path, write_shards: 
     assert indexed()[0] == 56
 
 
+def test_index_of_packed_lists(tmp_path: Path) -> None:
+    """Lists that `write` has packed are told as lists, though one shard packs them in a byte and one in two."""
+    for number, value in enumerate((7, 700)):
+        pq.write_table(
+            pa.table({"tokens": [[value] * 8] * 20, "mask": [[True] * 8] * 20}), tmp_path / f"{number}.parquet"
+        )
+        done = o41td("write", tmp_path / f"{number}.parquet", "--to", tmp_path / "out" / str(number), "--fast")
+        assert done.code == 0, done.err
+    (record,) = json.loads(o41td("index", tmp_path / "out" / "*" / "train" / "*.parquet", "--json").out)
+    assert record["columns"] == [
+        {"name": "tokens", "type": "list of integers, packed", "shards": 2},
+        {"name": "mask", "type": "list of bools, packed", "shards": 2},
+    ]
+
+
 def test_index_of_bare_files(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
     """A folder without a config: rows of each shard, columns and where they differ; a damaged shard is told beside."""
     good = write_shards([40, 16])
