@@ -211,6 +211,12 @@ def _matches(entry: str, input_format: str | None, output: str | None) -> list[s
         if folders:
             names = ", ".join(map(os.path.basename, folders))
             raise ConfigError(f"{entry} holds the MDS folders {names}", advice="Give the one, or each, that is meant")
+        below = sorted(filter(os.path.isdir, glob.glob(path, recursive=True))) if glob.has_magic(path) else []
+        if below:
+            raise ConfigError(
+                f"{entry!r} matches only folders, such as {below[0]}",
+                advice="Name the folder, which stands for the files below it, or add /* to the pattern",
+            )
         raise ConfigError(f"{entry!r} names no file", advice=f"Known are {', '.join(_SUFFIXES)}, and MDS folders")
     return found
 

@@ -72,6 +72,13 @@ def test_keys_that_nobody_wants_may_hold_anything(tmp_path):
         assert part.batch.to_pylist() == [{"id": i} for i in range(50)]
 
 
+def test_a_glob_of_folders_alone(tmp_path):
+    """It names no file, and the folder that it does name is told."""
+    (tmp_path / "a" / "train").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"matches only folders, such as .*/a/train. Name the folder"):
+        list_inputs([str(tmp_path / "*" / "train")])
+
+
 def test_a_key_that_comes_late(tmp_path):
     """A wanted key that the first thousands of records lack is null there; one that no record has is refused."""
     rows = [{"id": i, "late": i} if i >= 2100 else {"id": i} for i in range(2200)]
