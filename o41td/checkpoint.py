@@ -252,6 +252,17 @@ def differences(
     new = {key: config_document.get(key) for key in chosen}
     if "lanes" in new and new["lanes"] is None:
         new["lanes"] = old["lanes"]
+    stages, others = old.get("stages") or [], new.get("stages") or []
+    left, places = list(range(len(stages))), list[int]()
+    for other in others:
+        place = next((place for place in left if stages[place] == other), None)
+        if place is None:
+            break
+        left.remove(place)
+        places.append(place)
+    if len(places) == len(stages) == len(others):  # place by place, nearly all of every stage would seem to differ
+        names = [stage.get("name") or f"stage{place}" for place, stage in enumerate(stages)]
+        old["stages"], new["stages"] = names, [names[place] for place in places]
     return differences_of(old, new)
 
 

@@ -211,7 +211,7 @@ class BatchStreamConfig(ConfigModel):
             raise ConfigError(
                 "this is a checkpoint, not a config",
                 where=path,
-                advice="Give the config; a checkpoint goes to --resume",
+                advice="Give the config. `o41td run CONFIG --resume`, trace, verify and index take a checkpoint",
             )
         if "splits" in document and "stages" not in document:
             raise ConfigError(

@@ -86,6 +86,11 @@ def _parse_yaml(text: str) -> Any:
 
     try:
         return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = "" if mark is None else f" (at line {mark.line + 1}, column {mark.column + 1})"
+        context = f"{error.context}, " if error.context else ""
+        raise ValueError(f"{context}{error.problem}{place}. Globs and names with other signs need quotes") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
 

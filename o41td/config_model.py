@@ -53,6 +53,13 @@ class ConfigModel(BaseModel):
     shown_name: ClassVar[str] = "config"
     """What errors call an object of this class."""
 
+    def __new__(cls, /, *given: Any, **_data: Any) -> Self:
+        """Refuses values without names in words of the class that was called."""
+        if given:
+            needed = [name for name, field in cls.model_fields.items() if field.is_required()]
+            raise TypeError(f"{cls.__name__} takes its values by name, such as {(needed or [*cls.model_fields])[0]}=…")
+        return super().__new__(cls)
+
     def __init__(self, /, **data: Any) -> None:
         failure: ConfigError | None = None
         try:

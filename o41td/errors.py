@@ -58,6 +58,8 @@ __all__ = [
     "rebuilt_error",
 ]
 
+_SHOWN_CHARACTERS = 120
+
 
 class O41Error(Exception):
     """The root of every error that o41td raises on purpose.
@@ -369,7 +371,7 @@ class CheckpointError(O41Error, ValueError):
         """The detail, the fields that differ with both values, and what to do."""
         if not self.differences:
             return super().paragraph()
-        told = "; ".join(f"`{key}` was {old!r}, is {new!r}" for key, old, new in self.differences[:20])
+        told = "; ".join(f"`{key}` was {_shown(old)}, is {_shown(new)}" for key, old, new in self.differences[:20])
         more = len(self.differences) - 20
         place = f" ({self.path})" if self.path else ""
         advice = f" {self.advice.strip().rstrip('.')}." if self.advice else ""
@@ -506,6 +508,12 @@ def _text(value: object) -> str | None:
 def _whole(value: int | None) -> int | None:
     """A plain int from any integer type (NumPy's too)."""
     return None if value is None else int(value)
+
+
+def _shown(value: Any) -> str:
+    """A value as a message shows it, the beginning of a long one."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _plain(value: Any) -> Any:

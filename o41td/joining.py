@@ -24,7 +24,7 @@ from o41td.error_records import error_from_record
 from o41td.errors import ConnectError, StreamClosedError
 from o41td.index import SourceIndex
 from o41td.job import FREE_TO_CHANGE, StreamJob
-from o41td.runtime_folder import LoaderEntry, listed_loaders
+from o41td.runtime_folder import LoaderEntry, has_server, listed_loaders
 from o41td.shm.layout import ArenaLayout
 from o41td.shm.segment import MappedArena, map_arena
 from o41td.workers.channel import Channel, ChannelClosed, peer_uid
@@ -46,7 +46,7 @@ _CONNECT_S = 2.0
 _ANSWER_S = 60.0
 """How long at least a server may be silent; while it opens, it tells of its progress every half second."""
 _FIRST_JOIN_S = 5.0
-"""How long a listed server may be too busy to take the call."""
+"""How long a listed server may be too busy to take the call, and one that is not listed may take to be."""
 _LOOK_AGAIN_S = 0.1
 _MAX_TOLD = 5
 
@@ -112,6 +112,9 @@ def join_loader(name: str, rank: int, *, progress: Progress | None = None) -> Jo
     while True:
         entry = served_loader(name)
         if entry is None:
+            if has_server(name) and time.monotonic() <= deadline_s:  # it starts a coordinator, or another one
+                time.sleep(_LOOK_AGAIN_S)
+                continue
             raise ConnectError(f"no loader is served under the name {name!r}", advice=_advice())
         try:
             return _joined(entry, rank, progress, lambda: False)

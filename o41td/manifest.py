@@ -152,6 +152,12 @@ def _bytes_of(uri: str) -> bytes:
     try:
         with open(local_path_of(uri), "rb") as file:
             return file.read(_MAX_BYTES + 1)  # one byte too many is told as such
+    except IsADirectoryError as error:
+        raise ConfigError(
+            "the manifest cannot be read: it is a folder",
+            where=uri,
+            advice=f"Name the manifest in it, as `o41td write` does: {uri.rstrip('/')}/data-manifest-v1.json",
+        ) from error
     except OSError as error:
         raise ConfigError(
             f"the manifest cannot be read: {error.strerror or error}", where=uri, advice="Check the path"

@@ -413,6 +413,8 @@ def _no_numbers_problem(leaf_type: Any, label: str, num_lists: int) -> str | Non
     if isinstance(leaf_type, pa.BaseExtensionType):
         what = "an extension type that does not say whether it is numbers: write its storage"
         return None if isinstance(leaf_type, pa.Bool8Type) else f"{what}, {leaf_type.storage_type}"
+    if any(kind(leaf_type) for kind in (types.is_string, types.is_large_string, types.is_string_view)):
+        return "which holds no numbers: a node makes some of text, Parquet(…) >> yours"
     is_number = types.is_primitive(leaf_type) and not types.is_interval(leaf_type)
     return None if is_number or types.is_decimal(leaf_type) or types.is_null(leaf_type) else "which holds no numbers"
 

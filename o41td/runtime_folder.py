@@ -33,6 +33,7 @@ __all__ = [
     "LoaderEntry",
     "NameTaken",
     "claimed_name",
+    "has_server",
     "listed_loaders",
     "process_start_time",
     "publish_loader",
@@ -167,6 +168,21 @@ def claimed_name(name: str) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def has_server(name: str) -> bool:
+    """Whether a process that is alive has claimed a name, with or without a loader listed under it yet.
+
+    The claim itself is not tried: for that moment a server that starts would find it taken.
+    """
+    folder = runtime_folder(create=False)
+    if folder is None:
+        return False
+    try:
+        pid = int((folder / f"{name}.lock").read_text())
+    except (OSError, ValueError):
+        return False
+    return pid > 0 and os.path.exists(f"/proc/{pid}")
 
 
 def listed_loaders() -> list[LoaderEntry]:

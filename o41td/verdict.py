@@ -17,7 +17,7 @@ Figures are the record of a loader, as the coordinator gives it; rates in it are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from o41td.counted import counted_text
@@ -65,7 +65,27 @@ class Verdict:
 
 
 def verdict_of(loader: Mapping[str, Any]) -> Verdict:
-    """Judges a loader by its record."""
+    """Judges a loader by its record; ranks that stand still while others go on are told with any verdict."""
+    verdict = _verdict_of(loader)
+    found = () if verdict.limit in ("opening", "ended", "still") else _ranks_still(loader)
+    return replace(verdict, evidence=(*verdict.evidence, *found))
+
+
+def _ranks_still(loader: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ranks whose loop takes none of the batches that are ready."""
+    still = [
+        rank
+        for rank in loader["ranks"]
+        if rank["batches"] and rank["ready_batches"] and rank["since_batch_s"] > _STILL_S and not rank["has_ended"]
+    ]
+    if not still:
+        return ()
+    names = ", ".join(str(rank["rank"]) for rank in still[:8]) + (", …" if len(still) > 8 else "")
+    least_s = min(rank["since_batch_s"] for rank in still)
+    return (f"rank{'s' if len(still) > 1 else ''} {names} took none for {least_s:,.0f} s",)
+
+
+def _verdict_of(loader: Mapping[str, Any]) -> Verdict:
     if loader.get("state") == "opening":
         opening = loader["opening"]
         return Verdict(

@@ -15,12 +15,16 @@ import pyarrow.parquet as pq
 
 from o41td.encodings import holds_records
 from o41td.errors import O41Error
+from o41td.projection import packed_dtypes_of
 from o41td.workers.footer import read_footer
 from o41td.workers.lost_handles import again_if_lost
 from o41td.workers.record_count import count_records
 from o41td.workers.shard_file import open_shard_file
 
 __all__ = ["describe_shard"]
+
+_NOUNS = {"b": "bools", "f": "floats", "i": "integers", "u": "integers"}
+"""What packed dtypes hold, by their first letters; how wide they are differs from shard to shard."""
 
 
 def describe_shard(path: str, encoding: str) -> dict[str, Any]:
@@ -44,7 +48,11 @@ def describe_shard(path: str, encoding: str) -> dict[str, Any]:
 
 def _columns_of(path: str) -> list[list[str]]:
     with open_shard_file(path) as file:
-        return [[column.name, str(column.type)] for column in pq.ParquetFile(file).schema_arrow]
+        schema = pq.ParquetFile(file).schema_arrow
+        return [
+            [column.name, str(column.type) if packed is None else f"list of {_NOUNS[packed[0]]}, packed"]
+            for column, packed in zip(schema, packed_dtypes_of(schema), strict=True)
+        ]
 
 
 def _answer(path: str, encoding: str) -> dict[str, Any]:

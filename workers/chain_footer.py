@@ -68,7 +68,8 @@ def read_chain_footer(
             plans=columns,
         )
     else:
-        footer = read_record_footer(order, (), objects, on_progress)
+        names = order.columns if reader is None else reader.names
+        footer = read_record_footer(order, (), objects, on_progress, names or ())
     row_bytes = 0
     groups = np.flatnonzero(footer.rows)
     if reader is not None and len(groups):

@@ -82,7 +82,7 @@ class ChainReader:
         self._keeps_by_place = any(
             node.settings.store is not None and not node.settings.is_mapped for node in self._chain.nodes
         )
-        self._names = names
+        self.names = names
         self._tables: tuple[str, RecordTables] | None = None
         self._told: tuple[int, int, str | None] = (0, 0, None)
         self._cell: tuple[Any, Any] = (None, None)
@@ -166,7 +166,7 @@ class ChainReader:
             tables = RecordTables(
                 piece.uri,
                 self._encoding,
-                columns=self._names,
+                columns=self.names,
                 source=self._source,
                 objects=None if is_here else self._objects,
                 info=None if is_here else ObjectInfo(piece.size_bytes or 0, piece.etag),

@@ -49,6 +49,7 @@ def count_records(
     encoding: str,
     fields: Sequence[FieldPlan],
     *,
+    keys: Sequence[str] = (),
     known_rows: int | None = None,
     source: str | None = None,
     size_bytes: int | None = None,
@@ -63,6 +64,7 @@ def count_records(
         path: The shard.
         encoding: Its encoding.
         fields: The fields of the source.
+        keys: What nodes want of a record; that none of the first has any of them is a mistyped one.
         known_rows: How many records there are, if that is known: then only the first of them are read.
         source: The source's name, for errors.
         size_bytes: A remote shard's size when it was listed.
@@ -75,7 +77,7 @@ def count_records(
         MissingShardError: There is no such file.
         CorruptDataError: It is not what its encoding says, or cut short.
         SchemaError: None of the first records gives the fields; of the first one, which lacks a field's key, this is
-            said.
+            said. Or none has any of the keys.
         ValueRefusedError: The same, where the first one's value cannot give a field.
         StorageError: The store does not answer.
 
@@ -89,7 +91,9 @@ def count_records(
         feed = open_feed(file, encoding, max_record_bytes=max_record_bytes_of(max_row_group_bytes))
         try:
             sample = _sample_of(feed)
-            RecordDecoder(encoding, fields, source=source, shard=path).check_sample(sample)
+            decoder = RecordDecoder(encoding, fields, source=source, shard=path)
+            decoder.check_sample(sample)
+            decoder.check_keys(sample, keys)
             if known_rows is None:
                 num_rows, text_bytes = _counted(feed, on_progress)
             else:

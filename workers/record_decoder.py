@@ -163,19 +163,68 @@ class RecordDecoder:
         """Refuses a shard where none of some (row, record) gives the fields: all that can be known before it is read.
 
         One record that does not is data, which is judged when its turn comes; that none does is a mistyped key, or a
-        column of another kind.
+        column of another kind, maybe with nulls in it.
 
         Raises:
-            DataError: The first record's.
+            DataError: The first record's that is wrong by more than a null, else the first one's.
         """
-        first_error: DataError | None = None
+        error: DataError | None = None
+        null_error: DataError | None = None
         for row, record in sample:
-            error = self._error_of(record, row)
-            if error is None:
+            of_record = self._error_of(record, row)
+            if of_record is not None:
+                error = error or of_record
+                continue
+            of_record = self._null_in(record, row)
+            if of_record is None:
                 return
-            first_error = first_error or error
-        if first_error is not None:
-            raise first_error
+            null_error = null_error or of_record
+        error = error or null_error
+        if error is not None:
+            raise error
+
+    def check_keys(self, sample: Sequence[tuple[int, bytes]], keys: Sequence[str]) -> None:
+        """Refuses a shard where none of some (row, record) has any of these keys.
+
+        Raises:
+            SchemaError: None has.
+        """
+        found: dict[str, None] = {}
+        for _row, record in sample if keys else ():
+            try:
+                found.update(dict.fromkeys(self._codec.decode(record, type=dict[str, msgspec.Raw])))
+            except msgspec.DecodeError:
+                continue
+            if not found.keys().isdisjoint(keys):
+                return
+        if found:
+            close = difflib.get_close_matches(keys[0], list(found), n=3)
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"they have {_listed(list(found))}"
+            raise SchemaError(
+                f"no record has a key {' or '.join(map(repr, keys[:8]))} ({hint})",
+                source=self._source,
+                shard=self._shard,
+                column=keys[0],
+                advice="Change the `columns` of the source's first node",
+            )
+
+    def _null_in(self, record: bytes, row: int) -> DataError | None:
+        """The refusal of a field that may not be null and is, under a key of its own; None where there is none."""
+        try:
+            keys = self._codec.decode(record, type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError:
+            return None
+        for field in (field for layer in self.layers for field in layer):
+            if field.null is None and bytes(keys.get(field.source, b"")) in (b"null", b"\xc0"):
+                return ValueRefusedError(
+                    "the value is null",
+                    source=self._source,
+                    shard=self._shard,
+                    row=row,
+                    column=field.source,
+                    advice=f"Set `null` of field {field.name!r} to the value to use instead",
+                )
+        return None
 
     def _error_of(self, record: bytes, row: int) -> DataError | None:
         """Why a record does not give the fields; None where it does, as far as its kinds of values go."""

@@ -176,6 +176,8 @@ class GzipLines(RecordFeed):
         except (EOFError, igzip_lib.IsalError, gzip.BadGzipFile) as error:  # type: ignore[misc]  # stubs: no class
             if isinstance(error, EOFError):
                 why = "the shard ends early, in the middle of its gzip stream"
+            elif self._is_first and "Not a gzipped" in str(error):
+                why = "the shard is no readable gzip: it does not begin as one. `gzip` makes one of plain lines"
             else:
                 why = f"the shard is no readable gzip: {error}"
             raise UnreadableRecord(self.position, why) from error

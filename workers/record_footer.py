@@ -24,8 +24,11 @@ def read_record_footer(
     fields: Sequence[FieldPlan],
     objects: RemoteObjects | None,
     on_progress: Callable[[], None],
+    keys: Sequence[str] = (),
 ) -> ShardFooter:
     """Returns a shard of records as if it were one row group; none where it has no records.
+
+    `keys` are what nodes want of its records.
 
     Raises:
         O41Error: As `count_records`.
@@ -36,6 +39,7 @@ def read_record_footer(
         order.uri,
         order.encoding,
         fields,
+        keys=keys,
         known_rows=order.known_rows,
         source=order.source,
         size_bytes=order.size_bytes,

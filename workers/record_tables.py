@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from o41td.workers.object_store import ObjectInfo
     from o41td.workers.remote_objects import RemoteObjects
 
-__all__ = ["RecordTables"]
+__all__ = ["RecordTables", "first_odd_value"]
 
 _MAX_RECORD_BYTES = 64 << 20
 _STRIDE_BYTES = 16 << 20
@@ -93,7 +93,8 @@ class RecordTables:
         if len(rows) < stop - start:
             why = f"the shard has {start + len(rows)} records, and record {stop - 1} was asked for"
             raise ChangedDataError(why, source=self._source, shard=self._path)
-        return _table_of(rows, self._columns)
+        names = self._columns or dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: self._column_of(name, [row.get(name) for row in rows], start) for name in names})
 
     def close(self) -> None:
         """Closes the file."""
@@ -120,10 +121,38 @@ class RecordTables:
                 why = f"the record is no map of names: {error}"
                 raise CorruptDataError(why, source=self._source, shard=self._path, row=row) from error
 
+    def _column_of(self, name: str, values: list[Any], first_row: int) -> Any:
+        try:
+            return pa.array(values)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            told = " ".join(str(error).split())
+            raise CorruptDataError(
+                f"the value is of another type than those before it: {told}",
+                source=self._source,
+                shard=self._path,
+                row=first_row + first_odd_value(values),
+                column=name,
+                advice="Mend the records, or name the `columns` that the nodes need: other keys may hold anything",
+            ) from error
+
     def _corrupt(self, error: UnreadableRecord) -> CorruptDataError:
         return CorruptDataError(error.why, source=self._source, shard=self._path, row=error.row)
 
 
-def _table_of(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None) -> Any:
-    names = columns or dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+def first_odd_value(values: list[Any], kind: Any = None) -> int:
+    """Returns the place of the first value that Arrow does not take together with those before it, or as a type.
+
+    Args:
+        values: Values that it does not take together.
+        kind: The type; the one that the values have if None.
+    """
+    most, fewest = len(values), 0  # so many are refused, so many are taken
+    while most - fewest > 1:
+        middle = (most + fewest) // 2
+        try:
+            pa.array(values[:middle], kind)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            most = middle
+        else:
+            fewest = middle
+    return most - 1

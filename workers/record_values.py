@@ -180,7 +180,7 @@ class _Judge:
             return self._float_of(value) if self._is_float else self._int_of(value)
         if isinstance(value, float):
             return value if self._is_float else self._whole_of(value)
-        raise _Unfit(f"{_kind_of(value)} is no number")
+        raise _Unfit(f"{_kind_of(value)} is no number", _advice_on(value))
 
     def _int_of(self, value: int) -> int:
         if _INT64.min <= value <= _INT64.max:
@@ -217,7 +217,11 @@ def _nearest(value: int, target: np.dtype[Any]) -> float:
 
 
 def _refused(row: int, value: object, why: str) -> Misfit:
-    return Misfit(row, _shown(value), f"this is {_kind_of(value)}, {why}")
+    return Misfit(row, _shown(value), f"this is {_kind_of(value)}, {why}", _advice_on(value))
+
+
+def _advice_on(value: object) -> str | None:
+    return "A node makes numbers of text: Parquet(…) or JsonLines(…) >> yours" if isinstance(value, str) else None
 
 
 def _kind_of(value: object) -> str:

@@ -196,7 +196,9 @@ def failure_of(
         return MissingShardError(f"the shard cannot be opened: {os.strerror(code or 0)}", source=source, shard=shard)
     if isinstance(error, PermissionError) or code is not None:
         return StorageError(
-            f"the shard cannot be read: {reason}", uri=shard, advice="Check the file's permissions and its disk"
+            f"the shard cannot be read: {reason if code is None else os.strerror(code)}",
+            uri=shard,
+            advice="Check the file's permissions and its disk",
         )
     if "crypt" in reason.lower():
         reason = f"it is encrypted ({reason})"
@@ -213,6 +215,8 @@ def not_parquet(reason: str, *, source: str | None, shard: str) -> CorruptDataEr
         reason = "it begins as one, and its end is missing: it was cut short, or is still being written"
     known = foreign_format_of(shard)
     advice = f"Its suffix says {known}: `o41td write {shard} --to FOLDER` makes shards of it" if known else None
+    if advice is None and shard.lower().endswith(".json"):
+        advice = "Its suffix says json: a manifest is a source's `manifest_uri`, and not one of its files"
     return CorruptDataError(
         f"the shard is no readable Parquet file: {reason}", source=source, shard=shard, advice=advice
     )

@@ -92,16 +92,26 @@ def look_at_sample(
         "source": sample["source"],
     }
     arrays = _arrays_of(fields, take)
-    refused = reader.projector.write_fitting(table, arrays, **place)
+    unfit = reader.projector.write_fitting(table, arrays, **place)
+    refused = [] if unfit is None else [(unfit.rows, unfit.error)]
+    refused += getattr(table, "refused", [])  # records that could not be had at all are left out of their tables
     decode_s = time.perf_counter() - started
     reader.close()
     return {
         "rows": take,
         "decode_s": decode_s,
         "checksums": None if holds_records(encoding) else _checksums_of(sample, reader, objects),
-        "pad": {} if refused is not None else _pad_of(sample, fields, arrays, max_row_group_bytes, objects),
-        "refused": None if refused is None else {"rows": len(refused.rows), "error": str(refused.error)},
+        "pad": {} if refused else _pad_of(sample, fields, arrays, max_row_group_bytes, objects),
+        "refused": _refused(refused),
     }
+
+
+def _refused(refused: Sequence[tuple[Any, Exception]]) -> dict[str, Any] | None:
+    """How many rows do not fit, each counted once, and why the first does not."""
+    if not refused:
+        return None
+    _rows, error = min(refused, key=lambda each: int(each[0][0]))
+    return {"rows": len(np.unique(np.concatenate([rows for rows, _error in refused]))), "error": str(error)}
 
 
 def _arrays_of(fields: Sequence[FieldPlan], rows: int) -> dict[str, Any]:

@@ -158,6 +158,13 @@ class FooterDesk(TaskDesk[ReadFooter]):
         self._reading.footer_failed(task.task_id, error)
 
     def _crash_error(self, task: ReadFooter, cause: str) -> O41Error:
+        if task.chain:
+            return CorruptDataError(
+                f"running the source's nodes on its first rows ends the process that does it: {cause}",
+                source=task.source,
+                shard=task.uri,
+                advice="Run them by themselves, chain.forward(Span(0, 16)), to see what in them ends a process",
+            )
         detail = f"reading the footer ends the process that reads it: {cause}; an encrypted column is a known cause"
         return CorruptDataError(detail, source=task.source, shard=task.uri)
 

@@ -48,9 +48,19 @@ class Chain:
         self._prefixes: tuple[str | None, list[Any]] = (None, [])  # by node, of all but the span
         if not self.nodes:
             raise ConfigError("a chain has no nodes")
+        given: tuple[object, ...] = self.nodes
+        for node in given:
+            if isinstance(node, type) and issubclass(node, Node):
+                raise ConfigError(
+                    f"a chain goes on with the class {node.__name__}, and not with a node of it",
+                    advice=f"Call it: {node.__name__}(…)",
+                )
         for number, node in enumerate(self.nodes):
             if not isinstance(node, Node):
-                raise ConfigError(f"a chain goes on with {kind_text(node)}, which is no Node")
+                raise ConfigError(
+                    f"a chain goes on with {kind_text(node)}, which is no Node",
+                    advice="A node is an object of a class that is derived from Node and has `forward`",
+                )
             if number and node.is_source:
                 raise ConfigError(
                     f"{node.label} is a source and stands behind {self.nodes[number - 1].label}",

@@ -243,7 +243,10 @@ class _Reading:
         names = list(self._job.splits)
         edges = np.cumsum(list(self._job.splits.values()))[:-1]
         done_bytes = np.cumsum([0, *(file.size_bytes for file in self._files)]).tolist()
-        for part in read_inputs(self._files):
+        wanted = None if self._job.columns is None else [*self._job.columns]
+        if wanted is not None and self._job.split_by is not None and self._job.split_by not in wanted:
+            wanted.append(self._job.split_by)
+        for part in read_inputs(self._files, wanted):
             batch = columns_of(part.batch, self._job.columns)
             first, stop = self.rows, self.rows + batch.num_rows
             self.digest = (self.digest + digest_of([batch])) & _MASK

@@ -291,7 +291,11 @@ def told_as_storage(what: str | Path) -> Iterator[None]:
     except O41Error:
         raise
     except OSError as error:
-        raise StorageError(f"it cannot be written or read: {error.strerror or error}", uri=what) from error
+        raise StorageError(
+            f"it cannot be written or read: {error.strerror or error}",
+            uri=what,
+            advice="Name a folder with room that you can write to",
+        ) from error
 
 
 def _unlink(path: Path) -> None:

@@ -36,16 +36,18 @@ from o41td.writing.tar_input import tar_batches
 
 __all__ = ["INPUT_FORMATS", "InputFile", "InputRows", "list_inputs", "read_inputs"]
 
+_RECORD_READERS: dict[str, Callable[[Path, Sequence[str] | None], Iterator[Any]]] = {
+    "jsonl": json_batches,
+    "msgpack": message_batches,
+}
 _READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
     "parquet": parquet_batches,
     "arrow": arrow_batches,
     "csv": csv_batches,
-    "jsonl": json_batches,
-    "msgpack": message_batches,
     "mds": mds_batches,
     "webdataset": tar_batches,
 }
-INPUT_FORMATS = tuple(_READERS)
+INPUT_FORMATS = ("parquet", "arrow", "csv", "jsonl", "msgpack", "mds", "webdataset")
 """The formats' names."""
 
 _SUFFIXES = {
@@ -99,7 +101,7 @@ def list_inputs(
         ConfigError: Nothing matches, a format is not known, a file is named twice or lies in a store, a folder is a
             data set of several splits, or it is the one to write into.
     """
-    if input_format is not None and input_format not in _READERS:
+    if input_format is not None and input_format not in INPUT_FORMATS:
         raise ConfigError(f"{input_format!r} is no format; give one of {', '.join(INPUT_FORMATS)}")
     output = os.path.dirname(os.path.abspath(local_path_of(to))) if to is not None and is_local(to) else None
     paths = [path for entry in entries for path in _matches(entry, input_format, output)]
@@ -112,8 +114,12 @@ def list_inputs(
     return tuple(found)
 
 
-def read_inputs(files: Sequence[InputFile]) -> Iterator[InputRows]:
+def read_inputs(files: Sequence[InputFile], columns: Sequence[str] | None = None) -> Iterator[InputRows]:
     """Yields all rows of all files, in order, packed lists as the lists they stand for.
+
+    Args:
+        files: The files.
+        columns: What is wanted of files of records, whose other keys may then hold anything; columnar files give all.
 
     Raises:
         StorageError: A file cannot be read at all: its permissions or its disk do not let it.
@@ -124,7 +130,9 @@ def read_inputs(files: Sequence[InputFile]) -> Iterator[InputRows]:
     """
     for place, file in enumerate(files):
         first_row = 0
-        batches = _READERS[file.format](Path(file.path))
+        path = Path(file.path)
+        of_records = _RECORD_READERS.get(file.format)
+        batches = _READERS[file.format](path) if of_records is None else of_records(path, columns)
         while True:
             try:
                 batch = next(batches, None)
@@ -203,6 +211,12 @@ def _matches(entry: str, input_format: str | None, output: str | None) -> list[s
         if folders:
             names = ", ".join(map(os.path.basename, folders))
             raise ConfigError(f"{entry} holds the MDS folders {names}", advice="Give the one, or each, that is meant")
+        below = sorted(filter(os.path.isdir, glob.glob(path, recursive=True))) if glob.has_magic(path) else []
+        if below:
+            raise ConfigError(
+                f"{entry!r} matches only folders, such as {below[0]}",
+                advice="Name the folder, which stands for the files below it, or add /* to the pattern",
+            )
         raise ConfigError(f"{entry!r} names no file", advice=f"Known are {', '.join(_SUFFIXES)}, and MDS folders")
     return found
 

@@ -213,7 +213,9 @@ class _Packing:
         return pieces
 
     def _documents(self) -> Iterator[Piece]:
-        for part in read_inputs(self.files):
+        job = self.job
+        columns = [job.column] if job.mask_column is None else [job.column, job.mask_column]
+        for part in read_inputs(self.files, columns):
             for row, (tokens, mask) in enumerate(_tokens_of(part, self.job, self.files), part.first_row):
                 if len(tokens):
                     self.counts.documents += 1
@@ -279,6 +281,8 @@ def _lists_of(part: InputRows, column: str, where: str) -> tuple[NDArray[Any], N
         told = f"there is no such column; there are {', '.join(names)}"
         raise SchemaError(told, shard=where, column=column, advice=_COLUMN_ADVICE)
     lists = part.batch.column(names.index(column))
+    if pa.types.is_null(lists.type) or (pa.types.is_list(lists.type) and pa.types.is_null(lists.type.value_type)):
+        lists = lists.cast(pa.list_(pa.int32()))  # records whose lists are all empty, or null
     if not is_flat_list(lists.type):
         told = f"it has type {lists.type}, and documents are lists of numbers"
         raise SchemaError(told, shard=where, column=column, advice=_COLUMN_ADVICE)

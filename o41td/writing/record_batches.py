@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from o41td.errors import DataError, SchemaError
 from o41td.projection import packed_dtypes_of
+from o41td.workers.record_tables import first_odd_value
 from o41td.writing.packed_lists import unpacked
 
 __all__ = ["BATCH_ROWS", "record_batches"]
@@ -90,9 +91,12 @@ def _batch_of_dicts(rows: list[Mapping[str, Any]], first_row: int, schema: Any) 
         try:
             columns.append(pa.array([row.get(name) for row in rows], kind))
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            row = first_row + first_odd_value([row.get(name) for row in rows], kind)
+            other = "of another type than those before it" if kind is None else f"not of the schema's type {kind}"
             raise SchemaError(
-                f"records {first_row} to {first_row + len(rows) - 1} do not give one type: {_told(error)}",
+                f"the value is {other}: {_told(error)}",
                 column=name,
+                row=row,
                 advice="Mend the records, or give a schema",
             ) from error
     if schema is not None:

@@ -87,6 +87,15 @@ def test_a_served_coordinator_killed_costs_no_byte(config, serve, join):
     assert "is replaced" in told
 
 
+def test_a_rank_that_comes_while_the_coordinator_is_replaced_waits(config, serve, join):
+    """No loader is listed then, but its server lives: connecting takes the time that another coordinator needs."""
+    served = serve(config, "--ranks", "2")
+    kill(served.coordinator_pid)
+    with join(served.name, 1) as stream:
+        Reference(config).check(stream.next(), number=1)
+    assert served.end()[0] == 0
+
+
 def test_a_server_whose_coordinators_keep_dying_gives_up(config, serve):
     """Killed five times as soon as its name is there, open or not: code 1, and the reason on standard error."""
     served = serve(config, "--ranks", "1")

@@ -12,6 +12,7 @@ import pytest
 
 import shard_writer
 from command_line import o41td, toml_config
+from record_writer import write_lines
 
 pytestmark = pytest.mark.usefixtures("forked_loaders")
 
@@ -55,6 +56,21 @@ def test_a_value_that_does_not_fit(tmp_path: Path, write_shards: shard_writer.Sh
     assert (code, probe["state"]) == (1, "fail")
     assert probe["found"].startswith("1 of 20 sampled rows")
     assert "row 13" in probe["found"]
+
+
+def test_records_that_cannot_be_had_are_counted(tmp_path: Path) -> None:
+    """Of ten records one is null, two are text and one is no JSON: four do not fit, and the first is told."""
+    lines = [b'{"id": %d}' % number for number in range(10)]
+    lines[3], lines[5], lines[6], lines[8] = b'{"id": null}', b'{"id": "x"}', b'{"id": "y"}', b'{"id": '
+    path = write_lines(tmp_path / "a.jsonl.gz", b"\n".join(lines))
+    config = tmp_path / "c.json"
+    stages = [{"batch_size": 2, "sources": [{"files": [str(path)]}]}]
+    config.write_text(json.dumps({"fields": [{"name": "id", "dtype": "i64"}], "stages": stages}))
+    code, record = check(config)
+    probe = found(record, "values")
+    assert (code, probe["state"]) == (1, "fail")
+    assert probe["found"].startswith("4 of 10 sampled rows do not fit the fields; the first: the value is null")
+    assert "row 3" in probe["found"]
 
 
 def test_a_damaged_page(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:
@@ -125,6 +141,21 @@ def test_index_looks_again_at_a_file_that_changed(tmp_path: Path, write_shards: 
     assert indexed()[1] != first[1]
     write_shards([56])
     assert indexed()[0] == 56
+
+
+def test_index_of_packed_lists(tmp_path: Path) -> None:
+    """Lists that `write` has packed are told as lists, though one shard packs them in a byte and one in two."""
+    for number, value in enumerate((7, 700)):
+        pq.write_table(
+            pa.table({"tokens": [[value] * 8] * 20, "mask": [[True] * 8] * 20}), tmp_path / f"{number}.parquet"
+        )
+        done = o41td("write", tmp_path / f"{number}.parquet", "--to", tmp_path / "out" / str(number), "--fast")
+        assert done.code == 0, done.err
+    (record,) = json.loads(o41td("index", tmp_path / "out" / "*" / "train" / "*.parquet", "--json").out)
+    assert record["columns"] == [
+        {"name": "tokens", "type": "list of integers, packed", "shards": 2},
+        {"name": "mask", "type": "list of bools, packed", "shards": 2},
+    ]
 
 
 def test_index_of_bare_files(tmp_path: Path, write_shards: shard_writer.ShardWriter) -> None:

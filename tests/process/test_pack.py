@@ -160,3 +160,13 @@ def test_what_cannot_be_packed(documents, tmp_path):
     fourth = str(tmp_path / "labels" / "m.json")
     with pytest.raises(ValueRefusedError, match=r"-100 in a mask, which is of true and false, or 1 and 0.*row 1"):
         run_pack(PackJob(inputs=[str(bad)], manifest_uri=fourth, length=4, mask_column="mask"))
+
+
+def test_records_without_tokens(tmp_path):
+    """Documents that are empty, null or without the key are counted as empty, however many stand together."""
+    rows = [{"tokens": []}] * 1100 + [{}] * 1100 + [{"tokens": None}] * 7 + [{"tokens": [5, 6, 7]}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = PackJob(inputs=[str(tmp_path / "in.jsonl")], manifest_uri=str(tmp_path / "out" / "m.json"), length=4)
+    report = run_pack(job)
+    assert (report.counts.documents, report.counts.empty) == (1, 2207)
+    assert [row["tokens"] for row in rows_of(report)] == [[5, 6, 7, 0]]

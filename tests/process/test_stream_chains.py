@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from o41td import (
 from o41td.errors import ConfigError, CorruptDataError, NodeError, SchemaError
 from o41td.nodes import Span
 from o41td.outline import read_outline
-from sample_nodes import Counting, Dropping, Failing, NodeTrouble, Scale, Watched
+from sample_nodes import Counting, Dropping, Failing, Leaving, NodeTrouble, Scale, Watched
 
 pytestmark = pytest.mark.usefixtures("forked_loaders")
 
@@ -157,6 +158,11 @@ def test_rows_on_which_a_node_fails_may_be_replaced(shards, tmp_path: Path) -> N
         (lambda paths: Parquet(paths) >> Watched(), SchemaError, "column 'scaled' is missing"),
         (lambda paths: Parquet(paths) >> Failing(0), NodeTrouble, "id 15 is too large"),
         (lambda paths: Parquet(paths) >> Dropping(), CorruptDataError, "answered 16 rows with 15"),
+        (
+            lambda paths: Parquet(paths) >> Leaving(),
+            CorruptDataError,
+            r"nodes on its first rows ends the process.*code 9",
+        ),
         (lambda paths: Parquet(paths) >> Scale(threading.Lock()), ConfigError, "cannot tell what its 'factor' is"),
         (lambda paths: Scale().chain(), ConfigError, "begins with no source"),
     ],
@@ -165,6 +171,18 @@ def test_what_a_chain_cannot_give_is_refused_at_open(shards, build, error, told:
     """The nodes are run on a few rows before the first batch, so a mistake in them is told at once."""
     with pytest.raises(error, match=told):
         open_batch_stream(config_of(build(shards["parquet"])))
+
+
+def test_keys_of_records_that_no_node_wants_may_hold_anything(tmp_path: Path) -> None:
+    """Where nodes get all keys, one of two types is named with its record; `columns` leaves it out, and is checked."""
+    records = [{"id": number, "odd": {"a": 1} if number < 9 else "text"} for number in range(30)]
+    path = tmp_path / "a.jsonl.gz"
+    record_writer.write_lines(path, b"\n".join(json.dumps(record).encode() for record in records))
+    with pytest.raises(CorruptDataError, match=r"another type.*row 9, column 'odd'.*name the `columns`"):
+        open_batch_stream(config_of(JsonLines([path]) >> Scale(2)))
+    assert rows_of(open_batch_stream(config_of(JsonLines([path], columns=["id"]) >> Scale(2)))) != []
+    with pytest.raises(SchemaError, match=r"no record has a key 'idd' \(did you mean 'id' or 'odd'\?\)"):
+        open_batch_stream(config_of(JsonLines([path], columns=["idd"]) >> Scale(2)))
 
 
 def test_results_are_kept_for_the_next_run(shards, tmp_path: Path) -> None:

@@ -226,6 +226,28 @@ def test_a_mistyped_key_is_refused_at_open_of_shards_that_were_counted_before(tm
             assert sum(batch.num_rows for batch in stream) == 180
 
 
+@pytest.mark.parametrize(
+    ("values", "null", "told"),
+    [
+        ([None, "a", None, "b"], None, "a string is no number.*row 1"),
+        ([None, None], None, "the value is null.*row 0.*Set `null`"),
+        ([None, "a", 7], None, None),
+        ([None, "a"], -1, None),
+    ],
+)
+def test_text_with_nulls_in_it_is_refused_at_open(tmp_path, values, null, told):
+    """Nulls give no field either; one record that does is enough, since another may be a bad value among good ones."""
+    path = tmp_path / "a.jsonl.gz"
+    record_writer.write_lines(path, b"\n".join(json.dumps({"id": value}).encode() for value in values))
+    field = stream_config(stage_of([path])).fields[0].model_copy(update={"source": "id", "null": null})
+    config = stream_config(stage_of([path]), fields=[field])
+    if told is None:
+        open_batch_stream(config).close()
+    else:
+        with pytest.raises(ValueRefusedError, match=told):
+            open_batch_stream(config)
+
+
 def test_stated_rows_of_a_record_shard_spare_the_count(tmp_path):
     """A ShardFile that states its rows is believed until it is read, when the record that is missing is told."""
     path = record_writer.write_lines(tmp_path / "a.jsonl.gz", b'{"id": 1}\n' * 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import Any
 
@@ -51,6 +52,13 @@ class Watched(Node):
     def forward(self, batch: pa.RecordBatch) -> Any:
         self.calls.append(batch.num_rows)
         return pa.table({"id": batch["id"], "seen": pc.cast(batch["id"], pa.string())})
+
+
+class Leaving(Node):
+    """Ends the process that runs it, as a crash in somebody's native code does."""
+
+    def forward(self, batch: Any) -> Any:
+        os._exit(9)
 
 
 class Dropping(Node):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -305,6 +306,15 @@ def test_a_config_that_agrees_has_no_differences():
     other = make_config(threads=7, prefetch_batches=9, memory_limit_bytes="2GB", lanes=None)
     assert differences(checkpoint, other.to_document()) == []
     assert differences(checkpoint, other.to_document(), keys=["threads"]) == [("threads", 2, 7)]
+
+
+def test_stages_in_another_order_are_told_as_that():
+    """The names in both orders, and not what differs at each place; a stage without a name is called by its place."""
+    stage, other = ({"name": name, "batch_size": size, "sources": []} for name, size in (("warm", 8), ("mix", 16)))
+    checkpoint = replace(make_checkpoint(), config={"stages": [stage, other, {"sources": [1]}]})
+    found = differences(checkpoint, {"stages": [other, {"sources": [1]}, stage]}, keys=["stages"])
+    assert found == [("stages", ["warm", "mix", "stage2"], ["mix", "stage2", "warm"])]
+    assert len(differences(checkpoint, {"stages": [other, stage, {"sources": [2]}]}, keys=["stages"])) > 2
 
 
 def test_differences_are_named_with_both_values():

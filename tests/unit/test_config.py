@@ -338,6 +338,14 @@ def test_direct_construction_raises_the_same_error(cls, keys, path):
     assert list(problems_of(cls.model_validate, keys)) == [path]
 
 
+def test_values_without_names_are_refused_in_words_of_the_class():
+    """What was called is named, and one of its keys; copies and pickles go on without."""
+    with pytest.raises(TypeError, match=r"ProjectedField takes its values by name, such as name="):
+        ProjectedField("tokens", "i32")
+    with pytest.raises(TypeError, match=r"FileSource takes its values by name, such as files="):
+        FileSource("a.parquet")
+
+
 def test_errors_hold_no_union_noise():
     """A problem inside a source or a shard file is told as if there were only that class."""
     with pytest.raises(ConfigError) as caught:

@@ -121,6 +121,8 @@ def test_the_quarantine_file_is_beside_the_config_by_default_too(tmp_path, monke
         ("c.toml", "a = 1\na = 2\n", "cannot be parsed"),
         ("c.toml", "[fields]\n[fields]\n", "a list of tables is written [[name]], not [name], each time"),
         ("c.yaml", "a: [", "cannot be parsed"),
+        ("c.yaml", "a:\n  - [web/?.parquet]", "but got '?' (at line 2, column 10). Globs and names"),
+        ("c.yaml", "a: [*.parquet]", "(at line 1, column 6). Globs and names with other signs need quotes"),
         ("c.yaml", "!!python/object:os.system {}", "cannot be parsed"),
         ("c.yaml", "", "does not hold a table"),
         ("c.yaml", "1: 2", "Keys should be strings"),

@@ -141,6 +141,12 @@ def test_what_is_no_manifest_is_refused(data: bytes, told: str) -> None:
         parse_manifest(data, "/m/manifest.json")
 
 
+def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
+    """Where a folder is named, the manifest in it is what is asked for."""
+    with pytest.raises(ConfigError, match=r"it is a folder.*Name the manifest in it, .*/data-manifest-v1\.json"):
+        read_manifest(str(tmp_path))
+
+
 def test_all_problems_are_told_at_once() -> None:
     """A manifest of many mistakes names each, up to twenty."""
     document = changed("splits/train/shards", [{"uri": f"{i}.parquet", "records": "x"} for i in range(50)])

@@ -43,6 +43,7 @@ def test_settings_leave_the_node_they_are_said_of_alone() -> None:
     [
         (lambda: Scale() >> Counting(), "stands behind"),
         (lambda: Counting() >> "text", "no Node"),  # type: ignore[operator]
+        (lambda: Counting() >> Scale, r"the class Scale, and not with a node of it. Call it: Scale\(…\)"),  # type: ignore[operator]
         (lambda: Parquet("s3://bucket/a.parquet").num_rows, "is remote"),
         (lambda: Parquet([]), "no files"),
         (lambda: Counting().weighted(0), "above 0"),

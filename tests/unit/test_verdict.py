@@ -101,6 +101,19 @@ def test_a_source_that_takes_most_time_for_few_bytes_is_named():
     assert alone.limit == "decoding"
 
 
+def test_ranks_that_stand_still_beside_others_are_named():
+    """Of four ranks two take nothing of what is ready for 15 s and more; one that waits or has ended is not blamed."""
+    loader = figures(wait=0.01, busy=0.4, ready=4)
+    (rank,) = loader["ranks"]
+    others = ({"since_batch_s": 15.2}, {"since_batch_s": 20.0}, {"since_batch_s": 30.0, "has_ended": True})
+    loader["ranks"] = [each | {"rank": place} for place, each in enumerate([rank, *(rank | other for other in others)])]
+    verdict = verdict_of(loader)
+    assert verdict.limit == "loop"
+    assert verdict.evidence[-1] == "ranks 1, 2 took none for 15 s"
+    loader["ranks"] = [loader["ranks"][0], loader["ranks"][1] | {"ready_batches": 0}]
+    assert "took none" not in ", ".join(verdict_of(loader).evidence)
+
+
 def test_the_slowest_rank_decides():
     """Of two ranks, one that waits is enough."""
     loader = figures(wait=0.9, busy=1.0)

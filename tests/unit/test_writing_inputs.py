@@ -59,6 +59,37 @@ def test_lines_of_json(tmp_path):
         assert read(renamed) == ROWS[:6]
 
 
+def test_keys_that_nobody_wants_may_hold_anything(tmp_path):
+    """A key of two types is refused by file, row and key; where other keys are wanted, it is passed over."""
+    rows = [{"id": i, "meta": {"a": 1} if i < 37 else "x"} for i in range(50)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_frames(tmp_path / "b.msgpack.zstf", rows)
+    for name in ("a.jsonl", "b.msgpack.zstf"):
+        files = list_inputs([str(tmp_path / name)])
+        with pytest.raises(SchemaError, match=f"{name}, row 37, column 'meta'.*--column"):
+            list(read_inputs(files))
+        (part,) = read_inputs(files, ["id"])
+        assert part.batch.to_pylist() == [{"id": i} for i in range(50)]
+
+
+def test_a_glob_of_folders_alone(tmp_path):
+    """It names no file, and the folder that it does name is told."""
+    (tmp_path / "a" / "train").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"matches only folders, such as .*/a/train. Name the folder"):
+        list_inputs([str(tmp_path / "*" / "train")])
+
+
+def test_a_key_that_comes_late(tmp_path):
+    """A wanted key that the first thousands of records lack is null there; one that no record has is refused."""
+    rows = [{"id": i, "late": i} if i >= 2100 else {"id": i} for i in range(2200)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = list_inputs([str(tmp_path / "a.jsonl")])
+    found = [row for part in read_inputs(files, ["late"]) for row in part.batch.to_pylist()]
+    assert found == [{"late": i if i >= 2100 else None} for i in range(2200)]
+    with pytest.raises(ConfigError, match=r"there is no column 'lat'; there are id, late .*a\.jsonl.*--column"):
+        list(read_inputs(files, ["late", "lat"]))
+
+
 def test_frames_of_messages(tmp_path):
     """Frames give the maps that they pack."""
     assert read(write_frames(tmp_path / "a.msgpack.zstf", ROWS)) == ROWS
