@@ -1,4 +1,4 @@
-"""Batches on their way to a consumer, against plain models: their rows in the arena, of which it shall say a word."""
+"""Batches on their way, against plain models: the blocks they wait for, their rows in the arena, words of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from o41td.gatherer import arena_rows_of
 from o41td.workers.messages import BatchesReady
 
 BLOCK_ROWS = 10
+HANDLES = st.integers(0, 5)
+NEEDED = st.lists(HANDLES, min_size=1, max_size=4, unique=True)
 
 
-def batch_of(rows, *, num_rows, closes=()):
+def batch_of(rows=None, *, num_rows=1, blocks=(), closes=()):
     """A batch of which nothing but this matters."""
-    return PlannedBatch(number=0, digest=0, num_rows=num_rows, rows=rows, blocks=(), closes=closes)
+    return PlannedBatch(number=0, digest=0, num_rows=num_rows, rows=rows, blocks=blocks, closes=closes)
 
 
 @st.composite
@@ -106,7 +108,37 @@ def test_of_which_batches_a_word_is_asked(messages):
     """Message after message, whatever is asked for changes in between: as the rule says it one by one."""
     rank, num_unasked = RankState(0, 1, NoPlan(), 0), 0
     for closings, of_closing, at_least_every, of_last in messages:
-        batches = [batch_of(RowRun(0, 0), num_rows=1, closes=(3,) if closes else ()) for closes in closings]
+        batches = [batch_of(closes=(3,) if closes else ()) for closes in closings]
         expected, num_unasked = asked_one_by_one(num_unasked, closings, of_closing, at_least_every, of_last)
         found = rank.asked_of(batches, of_closing=of_closing, at_least_every=at_least_every, of_last=of_last)
         assert found == expected
+
+
+@given(
+    st.data(),
+    st.lists(st.lists(NEEDED, min_size=1, max_size=5), min_size=1, max_size=4),
+    st.frozensets(HANDLES),
+)
+def test_what_waits_is_wanted_once_by_the_first_that_needs_it(data, bursts, under_way):
+    """In the order of need, however many batches need a block; one that is under way or decoded is not asked for."""
+    table, rank = data.draw(tables()), RankState(0, 1, NoPlan(), 0)
+    num_sent = data.draw(st.integers(0, len(bursts[0])))
+    under_way = under_way.union(*bursts[0][:num_sent])
+    for handle in under_way:
+        table.move(table[handle], "issue")
+    needs = {}
+    for place, blocks in enumerate(blocks for burst in bursts for blocks in burst):
+        for handle in blocks:
+            if handle not in under_way:
+                needs.setdefault(handle, place - num_sent + (1 if num_sent else 0))
+    for number, burst in enumerate(bursts):
+        rank.expect([batch_of(blocks=tuple(blocks)) for blocks in burst], table)
+        if not number:
+            rank.send(num_sent)
+    assert rank.num_wanted == len(needs)
+    found = {}
+    while (wanted := rank.first_wanted()) is not None:
+        distance, block = wanted
+        found[block.handle] = distance
+        table.move(block, "issue")
+    assert list(found.items()) == list(needs.items())
