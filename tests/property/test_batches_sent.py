@@ -142,3 +142,13 @@ def test_what_waits_is_wanted_once_by_the_first_that_needs_it(data, bursts, unde
         found[block.handle] = distance
         table.move(block, "issue")
     assert list(found.items()) == list(needs.items())
+
+
+@given(st.data())
+def test_blocks_of_batches_in_one_piece_are_noted_as_lent(data):
+    """Of all those that are sent, and no others: what a consumer may have written to is not sent again."""
+    table = data.draw(tables())
+    batches = data.draw(sent_batches(table))
+    table.note_lent(batches)
+    lent = {block.handle for block in table if block.is_lent}
+    assert lent == {batch.rows.handle for batch in batches if isinstance(batch.rows, RowRun)}
