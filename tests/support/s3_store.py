@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,6 @@ from o41td import StorageConfig
 
 KEY = "the-key-id"
 SECRET = "the-secret-key"
-_BUCKETS = itertools.count()
 _SIGNED = {"Authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request"}
 
 
@@ -84,8 +83,12 @@ class S3Bucket:
 
 @contextlib.contextmanager
 def s3_bucket(server: tuple[str, int]) -> Iterator[S3Bucket]:
-    """Makes a bucket, and a proxy to reach it through."""
+    """Makes a bucket, and a proxy to reach it through.
+
+    No other has its name, also in another process with a server of its own: footers are kept for the user, by URI, and
+    those of one test's shards would take the place of another's.
+    """
     with FaultyProxy(server, signature=_SIGNED).running() as proxy:
-        bucket = S3Bucket(f"bucket-{next(_BUCKETS)}", proxy)
+        bucket = S3Bucket(f"bucket-{os.urandom(6).hex()}", proxy)
         bucket.create()
         yield bucket
