@@ -26,6 +26,7 @@ from o41td.coordinator.events import (
     SendBatches,
     SendEnd,
     SendFailure,
+    SlotsWereHeld,
     StartWorker,
     TimePassed,
     WorkerBecameReady,
@@ -117,6 +118,10 @@ class Loader:
 
     def handle(self, letter):
         return next(block.handle for block in self.table if letter_of(block.key) == letter)
+
+    def held(self, letters):
+        slots = (self.table[self.handle(letter)].slot for letter in letters)
+        return self.tell(SlotsWereHeld(frozenset(slots)))
 
     def letters(self):
         return sorted(letter_of(block.key) for block in self.table)
@@ -293,6 +298,34 @@ def test_the_block_needed_last_is_evicted_for_a_starving_rank():
     assert told(loader.decoded("c")) == ["send [1, 2] to 0"]
     assert told(loader.gathered(3)) == ["decode b by 0"]
     assert told(loader.decoded("b")) == ["send [3] to 0", "end 0: 7"]
+
+
+def test_a_slot_is_filled_anew_once_nothing_that_was_lent_lies_there():
+    """Its block is dropped before that, and the slot kept; the word that it is free is enough, though one is sent."""
+    loader = Loader(slots=2)
+    loader.attach("a", "b", "c")
+    loader.tell(WorkerBecameReady(0))
+    loader.decoded("a")
+    assert told(loader.decoded("b")) == ["send [1] to 0"]
+    assert told(loader.held("a")) == []
+    assert told(loader.gathered(1)) == []
+    assert loader.letters() == ["b", "c"]
+    assert told(loader.held("")) == ["decode c by 0"]
+
+
+def test_what_lies_where_batches_were_lent_is_evicted_once_it_is_not_held_any_more():
+    """Both blocks are needed later than the next batch; that which was given back makes room, with no slot free."""
+    loader = Loader(slots=2)
+    loader.attach("a", "b", "c", "ab")
+    loader.tell(WorkerBecameReady(0))
+    loader.decoded("a")
+    loader.decoded("b")
+    assert told(loader.held("ab")) == []
+    assert told(loader.gathered(2)) == []
+    assert loader.state.blocks_evicted == 0
+    assert told(loader.held("a")) == ["decode c by 0"]
+    assert loader.state.blocks_evicted == 1
+    assert loader.table[loader.handle("b")].slot is None
 
 
 def test_what_a_consumer_may_be_reading_is_not_evicted():
