@@ -404,6 +404,18 @@ def test_a_block_nobody_needs_any_more_gives_its_slot_back_when_its_worker_answe
     assert told(loader.decoded("b")) == ["send [0] to 0", "end 0: 7"]
 
 
+def test_what_a_consumer_says_twice_counts_once():
+    """Word of a slot that came back carries the number of batches, which may be that of the last word."""
+    loader = Loader()
+    loader.attach("a", "b", "c")
+    loader.tell(WorkerBecameReady(0))
+    for letter in "abc":
+        loader.decoded(letter)
+    for count, left in ((1, ["b", "c"]), (1, ["b", "c"]), (2, ["c"]), (2, ["c"]), (3, [])):
+        assert told(loader.gathered(count)) == []
+        assert loader.letters() == left
+
+
 def test_messages_of_an_earlier_generation_count_for_nothing():
     """A gather told of before a seek, or by a rank that has left, changes nothing."""
     loader = Loader()
