@@ -7,8 +7,8 @@ each time.
 * ``start``: the process starts, or a forked worker begins to work, or a forked coordinator calls `start`;
 * the file name of a shard: the process looks at it with `os.stat`;
 * ``call.QUALNAME`` or ``return.QUALNAME``: a function of that name is called or returns, on any thread, from the first
-  look at a shard on (a training script calls `watch` itself). ``return.QUALNAME.KIND``: where its argument `message` is
-  of that class;
+  look at a shard on (a training script calls `watch` itself). ``return.QUALNAME.KIND``: where one of its argument
+  `messages` is of that class;
 * ``signal``: the process is sent SIGRTMIN, and its main thread hears of it.
 
 A file ``clock`` holds by how many seconds the wall clock of all these processes is wrong.
@@ -25,7 +25,6 @@ POINTS = {
     "BatchFeed.close",
     "BatchStream.next",
     "Channel.send",
-    "Gatherer._gather_next",
     "ServingPhase._send_batches",
     "ShardReader.read_rows",
     "TaskDesk.next_for",
@@ -124,8 +123,7 @@ def _profile(frame, event, _argument):
     if name not in POINTS:
         return
     _come_to(f"{event}.{name}")
-    message = frame.f_locals.get("message")
-    if message is not None:
+    for message in frame.f_locals.get("messages", ()):
         _come_to(f"{event}.{name}.{type(message).__name__}")
 
 
