@@ -180,6 +180,15 @@ def test_arena_rows_are_slot_times_block_rows_plus_row():
     assert send.batches[0].digest == 101
 
 
+def test_many_batches_are_sent_by_several_messages_and_none_that_is_not_there():
+    """A message tells of 64 at most; what follows those that are ready waits for its block."""
+    loader = Loader(window=200)
+    loader.attach(*["a"] * 100, *["b"] * 40)
+    loader.tell(WorkerBecameReady(0))
+    assert told(loader.decoded("a")) == [f"send {[*range(64)]} to 0", f"send {[*range(64, 100)]} to 0"]
+    assert told(loader.decoded("b")) == [f"send {[*range(100, 140)]} to 0", "end 0: 7"]
+
+
 def test_no_more_than_the_window_is_with_the_consumer():
     """With a window of two, the third batch is sent when one is gathered."""
     loader = Loader(window=2)
