@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from loader_processes import wait_until
 from o41td import ProjectedField
 from shard_writer import shard_table
 from stream_reference import Reference, stage_of, stream_config
@@ -85,6 +86,19 @@ def test_all_batches_are_kept(write_shards, open_stream):
     assert not lent[-1]
     for number, batch in enumerate(kept):
         reference.check(batch, number=number)
+
+
+def test_slots_come_back_when_batches_go(write_shards, open_stream):
+    """Those of all batches but the last, in whose slot more might be, are free at the end once nothing is kept."""
+    config = stream_config(stage_of(write_shards([2000]), **UNSHUFFLED), block_rows=64, lookahead=4)
+    stream = open_stream(config)
+    kept = list(stream)
+    arena = stream.stats()["arena"]
+    assert arena["free"] < arena["slots"] - 1
+    kept.clear()
+    wait_until(
+        lambda: stream.stats()["arena"]["free"] >= arena["slots"] - 1, "slots are held for batches that are gone"
+    )
 
 
 def test_one_batch_is_kept_for_good(write_shards, open_stream):
