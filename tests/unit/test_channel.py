@@ -1,6 +1,8 @@
 """Messages and the channel that carries them."""
 
 import os
+import select
+import signal
 import socket
 import struct
 import threading
@@ -99,6 +101,31 @@ def test_descriptors_stay_with_their_messages(ends: tuple[Channel, Channel]) -> 
         os.close(copy)
         os.close(descriptor)
     with pytest.raises(ChannelClosed, match="ulimit -n"):
+        ends[1].take_descriptor()
+
+
+def test_a_descriptor_is_sent_once_though_a_signal_cuts_the_sending(ends: tuple[Channel, Channel]) -> None:
+    """A signal comes while the socket's buffer is full, so a frame goes in two parts: the first has the descriptor."""
+    large = StatsReply(9, {"x": "y" * 5_000_000})
+    is_cut = threading.Event()
+    received = []
+
+    def cut_and_receive() -> None:
+        select.select([ends[1]], [], [])  # from now on the sender is in the system call, and is not done
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        is_cut.wait()
+        received.append(ends[1].receive())
+
+    before = signal.signal(signal.SIGUSR1, lambda _number, _frame: is_cut.set())
+    receiver = threading.Thread(target=cut_and_receive)
+    receiver.start()
+    with os.fdopen(os.memfd_create("one")) as one:
+        ends[0].send(large, descriptor=one.fileno())
+    receiver.join()
+    signal.signal(signal.SIGUSR1, before)
+    assert received == [large]
+    os.close(ends[1].take_descriptor())
+    with pytest.raises(ChannelClosed):
         ends[1].take_descriptor()
 
 
