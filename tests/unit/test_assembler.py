@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from o41td.assembler import AssembledBatch, Assembler
+from o41td.assembler import AnnouncedBatch, AssembledBatch, Assembler
 
 
 class Loop:
@@ -92,3 +95,34 @@ def test_thread_of_a_loop_with_short_steps_does_not_nap() -> None:
     loop = Loop(prefetch_batches=2, step_s=0.0005)
     assert loop.assembler.begin_nap() is None
     assert [loop.take(after_s=0.0005) for _ in range(2)] == [False, True]
+
+
+def _assembled(*, lent: dict[str, Any] | None) -> Assembler:
+    """One batch is assembled of which the coordinator wants to hear: lent as these arrays, or copied."""
+    buffers: Any = SimpleNamespace(buffer_bytes=8, batch_size=1, acquire=dict)
+    lender: Any = SimpleNamespace(lend=lambda _stage, _first_row, _num_rows: lent)
+    assembler = Assembler(buffers=lambda _stage: buffers, prefetch_batches=4)
+    assembler.begin(regions={}, lent=lender)
+    assembler.announced.append(AnnouncedBatch(0, 0, 0, 0, 0, True, 1, slice(0, 1)))
+    assembler.assemble_ahead()
+    assert assembler.num_assembled == 1
+    return assembler
+
+
+def test_word_of_a_copied_batch_is_due_at_once() -> None:
+    """Its rows are out of the arena; the word is said once."""
+    assembler = _assembled(lent=None)
+    assert assembler.is_word_due(is_awaited=False)
+    assembler.note_word()
+    assert not assembler.is_word_due(is_awaited=True)
+
+
+def test_word_of_a_lent_batch_waits_until_the_loop_is_two_further_or_waits_itself() -> None:
+    """Until then the slot is likely held, and the word would free nothing."""
+    assembler = _assembled(lent={})
+    for handed_out, is_due in ((-1, False), (0, False), (1, False), (2, True), (3, True)):
+        assembler.handed_out = handed_out
+        assert assembler.is_word_due(is_awaited=False) == is_due
+        assert assembler.is_word_due(is_awaited=True)
+    assembler.note_word()
+    assert not assembler.is_word_due(is_awaited=True)
