@@ -47,6 +47,8 @@ class WaitWatchdog:
         answered, stats = gatherer.stats
         if answered >= number:
             words = who_is_waited_for(stats["workers"])
+        elif gatherer.is_replacing:
+            words = "its coordinator is gone, and there is no other yet"
         elif now_s - asked_s > _ANSWER_S:
             words = f"its coordinator (pid {gatherer.loader.coordinator_pid}) does not answer"
         else:

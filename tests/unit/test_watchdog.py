@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 from o41td.stream_log import StreamLog
-from o41td.watchdog import who_is_waited_for
+from o41td.watchdog import WaitWatchdog, who_is_waited_for
 
 
 def _worker(number: int, state: str, reading: tuple[str, int, float] | None = None) -> dict[str, object]:
@@ -36,6 +37,18 @@ def test_of_many_workers_three_are_named():
 def test_workers_without_work_are_said_to_have_none():
     """The wait is then for the coordinator or the gathering thread."""
     assert who_is_waited_for([_worker(0, "idle")]) == "no worker has work to do"
+
+
+def test_a_coordinator_that_is_gone_is_not_said_to_be_silent(caplog):
+    """While another is started, or a served loader is waited for, nobody is there who could answer."""
+    bell = SimpleNamespace(ring=lambda: None)
+    gatherer = SimpleNamespace(stats=(0, {}), stats_wanted=0, bell=bell, is_replacing=True)
+    watchdog = WaitWatchdog(gatherer, StreamLog(0, 1), stall_timeout_s=0.0)
+    watchdog.look(7)
+    assert gatherer.stats_wanted == 1
+    watchdog.look(7)
+    (words,) = [record.getMessage() for record in caplog.records]
+    assert words.endswith(" for its batch 7: its coordinator is gone, and there is no other yet")
 
 
 def test_a_line_of_the_log_names_its_rank(caplog):
