@@ -55,6 +55,8 @@ class Results:
         document = json.loads(path.read_text())
         self.checks = {tuple(key.split("/")): check for key, check in document["checks"].items()}
         self.resumes = document["resumes"]
+        failed = {tuple(key.split("/")): said for key, said in document["failures"].items()}
+        self.failures = {key: said for key, said in failed.items() if said.startswith("check")}
 
 
 def row_faults(check: dict[str, Any]) -> str:
