@@ -36,6 +36,17 @@ _SPARE_BYTES = 4096
 """For the footer, and headers that are longer than they were."""
 _FEWEST_PAGE_VALUES = 1 << 14
 """A page costs some 40 microseconds of Python here, and Arrow 2 ns a value more."""
+_OF_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    TypeError,
+    ValueError,
+    pa.ArrowException,
+    struct.error,
+)
+"""What fields of other kinds than they should be, and pages of other lengths, come to."""
 _FIRST_PAGES = 4
 """So many pages are looked at before they are found to be small."""
 
@@ -86,11 +97,13 @@ def flat_chunk(chunk: memoryview, column: Any, value_type: Any, *, max_definitio
         raise NotFlat(f"{column.physical_type}, {column.compression}")
     codec = _CODECS[column.compression]
     try:
-        pages = _Pages(codec, max_definition_level, largest=column.total_uncompressed_size)
+        pages = _Pages(
+            codec, max_definition_level, largest=column.total_uncompressed_size, most_values=column.num_values
+        )
         at = 0
         while pages.num_values < column.num_values:
             at = pages.take(chunk, at)
-    except (ValueError, KeyError, TypeError, struct.error, pa.ArrowException, OSError) as error:
+    except _OF_DAMAGE as error:
         raise NotFlat(str(error)) from None
     if pages.num_values != column.num_values:
         raise NotFlat(f"{pages.num_values} values of {column.num_values}")
@@ -103,8 +116,8 @@ def flat_chunk(chunk: memoryview, column: Any, value_type: Any, *, max_definitio
 class _Pages:
     """The file in the making, in memory of Arrow's: it is used again and again, where new memory costs most of this."""
 
-    def __init__(self, codec: str | None, max_definition_level: int, *, largest: int) -> None:
-        """`largest` bounds the pages, decompressed, with their headers."""
+    def __init__(self, codec: str | None, max_definition_level: int, *, largest: int, most_values: int) -> None:
+        """`largest` bounds the pages, decompressed, with their headers, and `most_values` what they hold."""
         self._buffer = pa.allocate_buffer(largest + _SPARE_BYTES)
         self._out = memoryview(self._buffer).cast("B")
         self._size = 0
@@ -115,6 +128,7 @@ class _Pages:
         self._codec = None if codec is None else pa.Codec(codec)
         self._max_level = max_definition_level
         self._largest = largest
+        self._most_values = most_values
         self._dictionary_at: int | None = None
         self._data_at: int | None = None
         self._encodings: set[int] = {_RLE}
@@ -129,19 +143,24 @@ class _Pages:
         body = chunk[at:stop]
         if 4 in header and zlib.crc32(body) != header[4] & 0xFFFFFFFF:
             raise NotFlat("a page is not what its checksum says")
-        match header[1]:
-            case kind if kind == _DATA_PAGE:
-                self._take_first_version(header, body)
-            case kind if kind == _DATA_PAGE_V2:
-                self._take_second_version(header, body)
-            case kind if kind == _DICTIONARY_PAGE and self._dictionary_at is None and self._data_at is None:
-                self._dictionary_at = self._size
-                of_page = header[7]
-                fields = [(1, I32, of_page[1]), (2, I32, of_page[2])]
-                self._put(_DICTIONARY_PAGE, (7, STRUCT, struct_bytes(fields)), self._plain(body, header[2]))
-            case kind if kind != _INDEX_PAGE:
-                raise NotFlat(f"a page of kind {kind}")
+        kind = header[1]
+        if kind == _DATA_PAGE:
+            self._take_first_version(header, body)
+        elif kind == _DATA_PAGE_V2:
+            self._take_second_version(header, body)
+        elif kind == _DICTIONARY_PAGE:
+            self._take_dictionary(header, body)
+        elif kind != _INDEX_PAGE:
+            raise NotFlat(f"a page of kind {kind}")
         return stop
+
+    def _take_dictionary(self, header: dict[int, Any], body: memoryview) -> None:
+        if self._dictionary_at is not None or self._data_at is not None:
+            raise NotFlat("a dictionary behind what needs it")
+        self._dictionary_at = self._size
+        of_page = header[7]
+        fields = [(1, I32, of_page[1]), (2, I32, of_page[2])]
+        self._put(_DICTIONARY_PAGE, (7, STRUCT, struct_bytes(fields)), self._plain(body, header[2]))
 
     def _take_first_version(self, header: dict[int, Any], body: memoryview) -> None:
         of_page = header[5]
@@ -174,7 +193,9 @@ class _Pages:
     def _put_data(
         self, num_values: int, encoding: int, repetitions: memoryview, definitions: memoryview, values: memoryview
     ) -> None:
-        if num_values < 0 or not are_all(definitions, num_values, self._max_level):
+        if not 0 <= num_values <= self._most_values - self.num_values:
+            raise NotFlat("more values than the footer says")
+        if not are_all(definitions, num_values, self._max_level):
             raise NotFlat("not all is there")
         self.starts.append(list_starts(repetitions, num_values) + self.num_values)
         self.num_values += num_values

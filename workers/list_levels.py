@@ -16,6 +16,8 @@ __all__ = ["are_all", "list_starts"]
 
 _ZEROS_OF = tuple(tuple(bit for bit in range(8) if not byte >> bit & 1) for byte in range(256))
 _LONGEST_VARINT = 5
+_MOST_SINGLES = 1 << 16
+"""Lists of one value in a run: a few bytes could ask for any number of them, and for the memory to name them."""
 
 
 def list_starts(levels: memoryview, num_values: int) -> NDArray[np.int64]:
@@ -45,6 +47,8 @@ def list_starts(levels: memoryview, num_values: int) -> NDArray[np.int64]:
                 bit = levels[at]
                 at += 1
                 if bit == 0:
+                    if count > _MOST_SINGLES:
+                        raise ValueError("lists of one value each")
                     of_groups.append(np.arange(value, min(value + count, num_values)))
                 elif bit != 1:
                     raise ValueError(f"a level of {bit}, where lists lie in no others")
@@ -87,7 +91,7 @@ def _alike(levels: memoryview, num_values: int) -> tuple[NDArray[np.int64], int,
         return nothing
     size, length = at + 1, 8 + (head >> 1)
     count = num_values // length
-    if levels[: size * count] != bytes(levels[:size]) * count:
+    if size * count > len(levels) or levels[: size * count] != bytes(levels[:size]) * count:
         return nothing
     return length * np.arange(count), size * count, length * count
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -228,6 +229,19 @@ def test_lists_of_one_length_and_those_behind():
         assert found.tolist() == [sum(lengths[:place]) for place in range(len(lengths))]
     with pytest.raises(ValueError):
         list_starts(memoryview(alike * 2 + b"\x03\xfe\x00\x01"), 72)
+
+
+@pytest.mark.parametrize("few", [b"\x03\xfe\x10\x01", b"\xfe\xff\xff\xff\x0f\x00"])
+def test_a_few_bytes_ask_for_no_memory(few):
+    """Levels that claim two thousand million lists are refused for the price of a look."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError):
+            list_starts(memoryview(few), (1 << 31) - 1)
+        _now, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1 << 20
 
 
 @given(levels(), st.data())
