@@ -110,6 +110,7 @@ class FlatLists:
         except (OSError, ValueError, pa.ArrowException) as error:
             raise NotFlat(str(error)) from None
         found = flat_chunk(chunk, column, kind.value_type, max_definition_level=levels.max_definition_level)
+        del chunk  # as large as what is decoded now, where it is not compressed
         if len(found.starts) != num_rows:
             raise NotFlat(f"{len(found.starts)} lists of {num_rows}")
         try:
@@ -130,10 +131,15 @@ def _lists_of(items: Any, starts: NDArray[np.int64], kind: Any) -> Any:
             raise NotFlat("lists of other sizes than the schema's")
         return pa.FixedSizeListArray.from_arrays(items, type=kind)
     if pa.types.is_large_list(kind):
-        return pa.LargeListArray.from_arrays(pa.array(bounds), items, type=kind)
+        return pa.LargeListArray.from_arrays(_array_of(bounds, pa.int64()), items, type=kind)
     if len(items) >= 1 << 31:
         raise NotFlat("more values than 32 bits count")
-    return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), items, type=kind)
+    return pa.ListArray.from_arrays(_array_of(bounds.astype(np.int32), pa.int32()), items, type=kind)
+
+
+def _array_of(numbers: NDArray[Any], kind: Any) -> Any:
+    """As `pa.array`, which imports numpy.ma to see that these are not masked: 5 MiB in each worker."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _is_worth_it(num_values: int, num_lists: int) -> bool:
