@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pyarrow as pa
@@ -72,3 +75,24 @@ def test_a_damaged_page_is_told_as_ever(tmp_path, open_stream):
         assert np.array_equal(stream.next()["x"], expected)
     with pytest.raises(CorruptDataError, match=rf"shard {re.escape(str(path))}, row group 1"):
         stream.next()
+
+
+def test_decoding_imports_nothing_that_workers_do_not_have(write_shards):
+    """What is imported behind the fork is in each worker's memory, and waited for in the middle of a stream."""
+    (path,) = write_shards((200,), row_group_rows=200, longest=600)
+    code = f"""
+        import sys
+        import o41td.workers.worker
+        import pyarrow as pa, pyarrow.parquet as pq
+        from o41td.workers.flat_lists import FlatLists
+        parquet, file = pq.ParquetFile({str(path)!r}), pa.OSFile({str(path)!r})
+        parquet.reader.read_row_groups([0], column_indices=[0], use_threads=False)
+        lists = FlatLists(parquet.metadata, parquet.schema_arrow, range(parquet.metadata.num_columns))
+        before = set(sys.modules)
+        lists.read(file, 0, parquet)
+        print(bool(lists._fields), sorted(set(sys.modules) - before))
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "True []"
