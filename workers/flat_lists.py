@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from o41td.errors import O41Error
 from o41td.projection import leaf_count
 from o41td.workers.flat_chunk import FLAT_TYPES, NotFlat, flat_chunk
+from o41td.workers.ranges import column_ranges
 
 __all__ = ["FlatLists"]
 
@@ -72,7 +73,7 @@ class FlatLists:
             if not _is_worth_it(column.num_values, group.num_rows):
                 continue
             try:
-                columns[self._place_of[leaf]] = field, self._lists(file, column, leaf, field.type, group.num_rows)
+                columns[self._place_of[leaf]] = field, self._lists(file, row_group, leaf, field.type)
             except NotFlat:
                 del self._fields[leaf]
             else:
@@ -89,21 +90,23 @@ class FlatLists:
         fields, arrays = zip(*[columns[place] for place in sorted(columns)], strict=True)
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
-    def _lists(self, file: Any, column: Any, leaf: int, kind: Any, num_rows: int) -> Any:
+    def _lists(self, file: Any, row_group: int, leaf: int, kind: Any) -> Any:
         """Returns a column's lists.
 
         Raises:
             NotFlat: They have to be read with their levels, or cannot be.
             O41Error: A store does not give them.
         """
-        start = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
+        group = self._metadata.row_group(row_group)
+        column = group.column(leaf)
+        (place,) = column_ranges(self._metadata, [row_group], [leaf])
         levels = self._metadata.schema.column(leaf)
         if levels.max_repetition_level != 1:
             raise NotFlat("lists in lists")
         try:
-            if not 0 <= start <= start + column.total_compressed_size <= file.size():
+            if not 0 <= place.start <= place.stop <= file.size():
                 raise NotFlat("a chunk that is not in the file")
-            file.seek(start)
+            file.seek(place.start)
             chunk = memoryview(file.read_buffer(column.total_compressed_size)).cast("B")
         except O41Error:  # a store that was asked again and again is not asked once more
             raise
@@ -111,8 +114,8 @@ class FlatLists:
             raise NotFlat(str(error)) from None
         found = flat_chunk(chunk, column, kind.value_type, max_definition_level=levels.max_definition_level)
         del chunk  # as large as what is decoded now, where it is not compressed
-        if len(found.starts) != num_rows:
-            raise NotFlat(f"{len(found.starts)} lists of {num_rows}")
+        if len(found.starts) != group.num_rows:
+            raise NotFlat(f"{len(found.starts)} lists of {group.num_rows}")
         try:
             values = pq.ParquetFile(pa.BufferReader(found.file)).reader
             values = values.read_row_groups([0], column_indices=[0], use_threads=False).column(0)

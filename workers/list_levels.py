@@ -12,6 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from o41td.workers.thrift_compact import read_varint
+
 __all__ = ["are_all", "list_starts"]
 
 _ZEROS_OF = tuple(tuple(bit for bit in range(8) if not byte >> bit & 1) for byte in range(256))
@@ -39,7 +41,7 @@ def list_starts(levels: memoryview, num_values: int) -> NDArray[np.int64]:
                     head = head & 0x7F | second << 7
                     at += 1
                 else:
-                    head, at = _rest_of_varint(levels, at, head)
+                    head, at = read_varint(levels, at - 1, longest=_LONGEST_VARINT)
             count = head >> 1
             if not count:
                 raise ValueError("a run of nothing")
@@ -84,7 +86,7 @@ def _alike(levels: memoryview, num_values: int) -> tuple[NDArray[np.int64], int,
     if bytes(levels[:2]) != b"\x03\xfe":  # one group: a list begins, and goes on
         return nothing
     try:
-        head, at = _rest_of_varint(levels, 3, levels[2]) if levels[2] >= 0x80 else (levels[2], 3)
+        head, at = read_varint(levels, 2, longest=_LONGEST_VARINT)
         if head & 1 or not head or levels[at] != 1:
             return nothing
     except (IndexError, ValueError):
@@ -105,9 +107,7 @@ def are_all(levels: memoryview, num_values: int, level: int) -> bool:
     at = value = 0
     try:
         while value < num_values:
-            head, at = levels[at], at + 1
-            if head >= 0x80:
-                head, at = _rest_of_varint(levels, at, head)
+            head, at = read_varint(levels, at, longest=_LONGEST_VARINT)
             if head & 1 or levels[at] != level:
                 return False
             if not head:
@@ -117,14 +117,3 @@ def are_all(levels: memoryview, num_values: int, level: int) -> bool:
     except IndexError:
         raise ValueError("levels end behind the page") from None
     return True
-
-
-def _rest_of_varint(levels: memoryview, at: int, head: int) -> tuple[int, int]:
-    head &= 0x7F
-    for place in range(1, _LONGEST_VARINT):
-        byte = levels[at]
-        at += 1
-        head |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return head, at
-    raise ValueError("a run's length has no end")

@@ -196,14 +196,11 @@ class ShardReader:
         """
         if self._objects is not None or not 0 <= row_group < self.num_row_groups:
             return
-        group = self._metadata.row_group(row_group)
         with contextlib.suppress(OSError):
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                for column in map(group.column, self._column_indices):
-                    start = column.dictionary_page_offset or column.data_page_offset
-                    start = min(start, column.data_page_offset)
-                    os.posix_fadvise(descriptor, start, column.total_compressed_size, os.POSIX_FADV_WILLNEED)
+                for place in column_ranges(self._metadata, [row_group], self._column_indices):
+                    os.posix_fadvise(descriptor, place.start, place.stop - place.start, os.POSIX_FADV_WILLNEED)
             finally:
                 os.close(descriptor)
 

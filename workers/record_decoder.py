@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter, methodcaller
 from typing import Any
 
@@ -210,11 +211,10 @@ class RecordDecoder:
 
     def _null_in(self, record: bytes, row: int) -> DataError | None:
         """The refusal of a field that may not be null and is, under a key of its own; None where there is none."""
-        try:
-            keys = self._codec.decode(record, type=dict[str, msgspec.Raw])
-        except msgspec.DecodeError:
+        keys = self._values_by_key(record)
+        if keys is None:
             return None
-        for field in (field for layer in self.layers for field in layer):
+        for field in chain.from_iterable(self.layers):
             if field.null is None and bytes(keys.get(field.source, b"")) in (b"null", b"\xc0"):
                 return ValueRefusedError(
                     "the value is null",
@@ -231,11 +231,10 @@ class RecordDecoder:
         error = self.decode([record], np.array([row])).error
         if error is not None:
             return error
-        try:
-            keys = self._codec.decode(record, type=dict[str, msgspec.Raw])
-        except msgspec.DecodeError:  # a key that nobody wants may be no text
+        keys = self._values_by_key(record)
+        if keys is None:
             return None
-        for field in (field for layer in self.layers for field in layer):
+        for field in chain.from_iterable(self.layers):
             if field.null is None and not any(name in keys for name in _prefixes_of(field.source)):
                 close = difflib.get_close_matches(field.source, list(keys), n=3)
                 hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has {_listed(list(keys))}"
@@ -248,6 +247,14 @@ class RecordDecoder:
                     advice=f"Change the field's source, or set `null` of field {field.name!r} if it may be missing",
                 )
         return None
+
+    def _values_by_key(self, record: bytes) -> dict[str, msgspec.Raw] | None:
+        """A record's values as they are written; None where a key is no text, as one that nobody wants may be."""
+        try:
+            keys: dict[str, msgspec.Raw] = self._codec.decode(record, type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError:
+            return None
+        return keys
 
     def _refusal(self, field: FieldPlan, misfit: Misfit, row: int) -> DataError:
         return ValueRefusedError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["BINARY", "I32", "I64", "LIST", "STRUCT", "read_struct", "struct_bytes"]
+__all__ = ["BINARY", "I32", "I64", "LIST", "STRUCT", "read_struct", "read_varint", "struct_bytes"]
 
 _TRUE, _FALSE, _BYTE, _I16, I32, I64, _DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
 _DEEPEST = 8
@@ -19,8 +19,8 @@ _LONGEST_VARINT = 10
 def read_struct(data: memoryview, at: int) -> tuple[dict[int, Any], int]:
     """Returns the struct that begins at a place, and the place behind it.
 
-    Integers and bools are those, text and bytes are memoryviews, lists are lists. Of maps and doubles, which Parquet
-    has nowhere in its headers, nothing is kept.
+    Integers and bools are those, text and bytes are memoryviews, lists are lists. Parquet's headers have no doubles, of
+    which nothing is kept, and no maps, which are refused.
 
     Raises:
         ValueError: It is none, or longer than the data.
@@ -58,7 +58,7 @@ def _read_value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, 
     if kind == STRUCT:
         return _read_struct(data, at, depth + 1)
     if kind == BINARY:
-        size, at = _read_varint(data, at)
+        size, at = read_varint(data, at)
         if size > len(data) - at:
             raise ValueError("a text ends behind the data")
         return data[at : at + size], at + size
@@ -75,7 +75,7 @@ def _read_list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
     head = data[at]
     count, at = head >> 4, at + 1
     if count == 0x0F:
-        count, at = _read_varint(data, at)
+        count, at = read_varint(data, at)
     if count > len(data) - at:  # each value takes a byte at least
         raise ValueError("a list ends behind the data")
     values = []
@@ -85,9 +85,15 @@ def _read_list(data: memoryview, at: int, depth: int) -> tuple[list[Any], int]:
     return values, at
 
 
-def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
+def read_varint(data: memoryview, at: int, *, longest: int = _LONGEST_VARINT) -> tuple[int, int]:
+    """Returns the integer, seven bits a byte and the lowest first, at a place, and the place behind it.
+
+    Raises:
+        IndexError: The data end before it does.
+        ValueError: It has more than `longest` bytes.
+    """
     value = 0
-    for place in range(_LONGEST_VARINT):
+    for place in range(longest):
         byte = data[at + place]
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
@@ -96,7 +102,7 @@ def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _read_integer(data: memoryview, at: int) -> tuple[int, int]:
-    value, at = _read_varint(data, at)
+    value, at = read_varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 

@@ -111,6 +111,12 @@ class RankState:
         self.unsent_rows -= sum(map(_rows_in, batches))
         return batches
 
+    def gather(self, num_batches: int) -> list[int]:
+        """Notes that the consumer has so many more; returns the handles of the blocks of which it needs no more."""
+        gathered = list(map(deque.popleft, repeat(self.sent, num_batches)))
+        self.num_gathered += num_batches
+        return list(chain.from_iterable(map(_closed_by, gathered)))
+
     def want_again(self, block: Block) -> None:
         """Queues a block that has lost its worker or its slot, if an unsent batch needs it."""
         for ordinal, batch in enumerate(self.unsent, start=self.num_sent):

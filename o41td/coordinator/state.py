@@ -23,9 +23,8 @@ rows are given up as if its data were bad, which in effect it is.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import chain, islice, repeat, takewhile
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Any, assert_never
 
@@ -71,7 +70,6 @@ _MAX_KILLS = 3
 _MAX_SENT_AT_ONCE = 64
 _NEVER = (1 << 62, 0)
 _blocks_of = attrgetter("blocks")
-_closed_by = attrgetter("closes")
 
 
 class LoaderState:
@@ -223,9 +221,7 @@ class LoaderState:
         assert rank.num_gathered <= event.gathered <= rank.num_sent, (
             f"gathered {event.gathered} of {rank.num_sent} sent"
         )
-        gathered = list(map(deque.popleft, repeat(rank.sent, event.gathered - rank.num_gathered)))
-        rank.num_gathered = event.gathered
-        for handle in chain.from_iterable(map(_closed_by, gathered)):
+        for handle in rank.gather(event.gathered - rank.num_gathered):
             self.release_claim(handle)
 
     def _worker_exited(self, event: WorkerExited) -> None:
